@@ -1,0 +1,162 @@
+# Sourced by bin/zdiloco and bin/test, with $root set to the checkout: `prepare_venv` leaves a complete $root/.venv.
+#
+# The rule: .venv is complete exactly when .venv/.zdiloco says "ready", the sum of what it was made from, and the
+# checkout it was made for. Whatever else is found there is made anew (or, if only the sum differs, brought up to date),
+# under a kernel lock that ends with its holder: two commands never build at once, a killed one leaves no lock behind.
+# Everything is said on standard error. Plain sh: dash, bash 3.2, and the tools of BSD and busybox.
+#
+#   ZDILOCO_PYTHON       the Python to use instead of the first fit one on PATH
+#   ZDILOCO_TORCH_INDEX  where CPU wheels of torch lie (for Linux without an NVIDIA GPU); empty: ask no such place
+
+venv_say() {
+    printf 'zdiloco: %s\n' "$*" >&2
+}
+
+venv_fail() {
+    venv_say "$*"
+    exit 1
+}
+
+# What a complete .venv was made from: a change in any of these files brings it up to date.
+venv_sum() {
+    cat "$root/requirements.lock" "$root/pyproject.toml" "$root/bin/venv.sh" | cksum
+}
+
+venv_is_ready() {
+    [ -x "$root/.venv/bin/python" ] && [ -r "$root/.venv/.zdiloco" ] &&
+        [ "$(cat "$root/.venv/.zdiloco")" = "ready $(venv_sum) $root" ]
+}
+
+prepare_venv() {
+    venv_is_ready && return 0
+    [ -w "$root" ] || venv_fail "cannot write to $root, where .venv is to be made: use a checkout of your own"
+    venv_find_python
+    exec 9>>"$root/.venv.lock"
+    venv_lock || venv_fail "another command has been preparing $root/.venv for an hour: look after it, or end it"
+    venv_is_ready || venv_make
+    exec 9>&-
+}
+
+# Locks the open file 9. The lock belongs to the file as this shell holds it open, so it outlives the small Python and
+# ends when this shell and its children have closed the file, however they end.
+venv_lock() {
+    "$python" -c '
+import fcntl, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.stderr.write("zdiloco: another command is preparing .venv; waiting for it\n")
+    sys.stderr.flush()
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(1))
+    signal.alarm(3600)
+    fcntl.flock(9, fcntl.LOCK_EX)
+'
+}
+
+# Sets $python to the first that is new enough and can make environments. 3.11 first: the pinned torch is tested there.
+venv_find_python() {
+    if [ -n "${ZDILOCO_PYTHON:-}" ]; then
+        set -- "$ZDILOCO_PYTHON"
+    else
+        set -- python3.11 python3.12 python3.13 python3.14 python3
+    fi
+    old='' bare=''
+    for candidate; do
+        # Old Pythons must be able to read this, too.
+        version=$("$candidate" -c '
+import sys
+sys.stdout.write("%d.%d.%d" % sys.version_info[:3])
+if sys.version_info < (3, 11):
+    sys.exit(3)
+try:
+    import ensurepip, venv
+except ImportError:
+    sys.exit(4)
+' 2>/dev/null)
+        case $? in
+            0) python=$candidate && return 0 ;;
+            3) old="$candidate is Python $version" ;;
+            4) bare=$candidate ;;
+        esac
+    done
+    ask='or name another Python 3.11 or newer in ZDILOCO_PYTHON'
+    [ -z "$bare" ] || venv_fail "$bare has no venv module: install it (Debian, Ubuntu: apt install python3-venv), $ask"
+    [ -z "$old" ] || venv_fail "$old, too old: install Python 3.11 or newer, $ask"
+    [ -z "${ZDILOCO_PYTHON:-}" ] || venv_fail "ZDILOCO_PYTHON=$ZDILOCO_PYTHON does not run: name a Python 3.11 or newer"
+    venv_fail "no Python found: install Python 3.11 or newer, $ask"
+}
+
+venv_make() {
+    venv=$root/.venv mark=$root/.venv/.zdiloco log=$root/.venv/pip.log
+    before=$(cat "$mark" 2>/dev/null)
+    if [ ! -e "$mark" ] && [ -e "$venv/pyvenv.cfg" ] && [ -x "$venv/bin/python" ]; then
+        venv_fail "$venv was not made by this command: move it away, or delete it"
+    fi
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    case $before in
+        "ready "*" $root")
+            [ -x "$venv/bin/python" ] || before=''
+            ;;
+        *) before='' ;;
+    esac
+    if [ -n "$before" ]; then
+        venv_say "requirements have changed: bringing $venv up to date"
+    else
+        venv_say "making $venv with $("$python" --version 2>&1) (once; some minutes)"
+        venv_say "it fetches about 280 MB of packages: torch for CPU 200 MB, the rest 80 MB, unless they are at hand"
+        rm -rf "$venv" && mkdir "$venv" || venv_fail "cannot make $venv anew: look at its owner and rights"
+    fi
+    echo building >"$mark"
+    [ -n "$before" ] || "$python" -m venv --prompt zdiloco "$venv" >"$log" 2>&1 || venv_explain "making $venv"
+    venv_install_torch
+    venv_pip -r "$root/requirements.lock" || venv_explain "installing the packages of requirements.lock"
+    # No build isolation: the setuptools just installed builds it, and no network is needed.
+    venv_pip --no-deps --no-build-isolation -e "$root" || venv_explain "installing zdiloco itself"
+    printf 'ready %s %s\n' "$(venv_sum)" "$root" >"$mark"
+    trap - INT TERM
+}
+
+# The log holds the output of the newest command only: that of a failure.
+venv_pip() {
+    PIP_USER=0 "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off \
+        --retries 2 --constraint "$root/requirements.lock" "$@" >"$log" 2>&1 </dev/null
+}
+
+# A wheel at hand (pip configured with find-links) wins. On Linux without an NVIDIA GPU the CPU build is asked for, as
+# the default index has only the one with CUDA. Only a CUDA build has dependencies beyond the lock.
+venv_install_torch() {
+    pin=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$root/requirements.lock")
+    venv_pip --no-deps --no-index "torch==$pin" && return 0
+    index=${ZDILOCO_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+    if [ "$(uname -s)" = Linux ]; then
+        if ! venv_has_nvidia && [ -n "$index" ]; then
+            venv_say "fetching torch $pin for CPU from $index"
+            venv_pip --no-deps --extra-index-url "$index" "torch==$pin+cpu" && return 0
+        fi
+        venv_say "taking torch $pin from the default package index: this build brings CUDA libraries, several GB"
+    fi
+    venv_pip "torch==$pin" || venv_explain "installing torch $pin"
+}
+
+venv_has_nvidia() {
+    [ -e /proc/driver/nvidia ] || command -v nvidia-smi >/dev/null 2>&1
+}
+
+# Ends with the last lines of a failed command and one line of advice; a missing network needs no more than that line.
+# An update that failed is tried again from where it stands, a first build from the start.
+venv_explain() {
+    [ -z "$before" ] || printf '%s\n' "$before" >"$mark"
+    broken='NewConnectionError|ConnectTimeout|ReadTimeout|NameResolutionError|[Nn]ame resolution|Network is unreachable'
+    if grep -E -q "$broken|ProxyError|SSLError|Connection refused|Max retries exceeded" "$log"; then
+        venv_fail "$1 failed, no network: the package index cannot be reached; connect and run this again"
+    fi
+    tail -n 5 "$log" >&2
+    if grep -q 'No space left' "$log"; then
+        venv_fail "$1 failed, the disk is full: make room and run this again"
+    elif grep -E -q 'No matching distribution|ResolutionImpossible' "$log"; then
+        venv_fail "$1 failed, no build for this machine and Python: name Python 3.11, 3.12 or 3.13 in ZDILOCO_PYTHON"
+    fi
+    venv_fail "$1 failed, see above and $log: run this again; if it stays so, delete $venv first"
+}

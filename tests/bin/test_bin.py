@@ -1,0 +1,373 @@
+"""The scripts are run for real, in a small copy of the checkout, with a Python and a pip of straw: no network.
+
+Rule: PATH holds nothing but the tools that the scripts may use and the fakes of the test. A fake Python answers `-c`
+with the real one, makes straw environments, and lets the test say what its pip does. Only the slow test installs.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import packaging.requirements
+import packaging.utils
+import pytest
+
+pytestmark = pytest.mark.proc
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+TOOLS = (
+    *("sh", "bash", "env", "cat", "cksum", "cp", "date", "dirname", "grep", "mkdir", "mv", "readlink", "rm", "sed"),
+    *("tail", "touch", "uname"),
+)
+LIMIT_S = 50
+
+FAKE_PYTHON = """#!/bin/sh
+case "$1 $2" in
+    -c*) exec "$REAL_PYTHON" "$@" ;;
+    --version*) echo "Python 3.11.9" ;;
+    "-m venv")
+        echo "venv" >>"$FAKE_LOG"
+        for last; do :; done
+        mkdir -p "$last/bin" && touch "$last/pyvenv.cfg" && cp "$0" "$last/bin/python"
+        ;;
+    "-m pip")
+        echo "pip $*" >>"$FAKE_LOG"
+        eval "$FAKE_PIP"
+        printf '#!/bin/sh\\necho "$OMP_WAIT_POLICY: $*"\\n' >"${0%/*}/zdiloco"
+        "$REAL_CHMOD" +x "${0%/*}/zdiloco"
+        ;;
+esac
+"""
+OLD_PYTHON = "#!/bin/sh\nprintf 3.9.2\nexit 3\n"
+BARE_PYTHON = "#!/bin/sh\nprintf 3.11.2\nexit 4\n"
+NO_WHEEL = 'case "$*" in *--no-index*) exit 1 ;; esac\n'
+NO_NETWORK = NO_WHEEL + "echo \"broken by 'NewConnectionError(...)'\"; exit 1"
+GATE = 'case "$*" in *--no-index*) read -r _ <"$GATE" ;; esac'
+
+
+@dataclasses.dataclass(kw_only=True)
+class Checkout:
+    """A copy of the scripts with a PATH of its own; `run` starts one of them and waits."""
+
+    root: pathlib.Path
+    path: pathlib.Path
+    log: pathlib.Path
+    env: dict[str, str]
+
+    def fake(self, name: str, text: str) -> None:
+        """Put an executable on PATH."""
+        (self.path / name).write_text(text)
+        (self.path / name).chmod(0o755)
+
+    def start(self, *command: str, **env: str) -> subprocess.Popen[str]:
+        """Start a command in a session of its own."""
+        return subprocess.Popen(
+            command or [self.root / "bin" / "zdiloco", "top", "two words"],
+            env=self.env | env,
+            cwd=self.path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *command: str, **env: str) -> tuple[int, str, list[str]]:
+        """Run a command; return its exit code, its output, and the lines of its standard error."""
+        process = self.start(*command, **env)
+        out, err = process.communicate(timeout=LIMIT_S)
+        return process.returncode, out, err.splitlines()
+
+    def calls(self) -> list[str]:
+        """Return what the fake Python was asked to do since the last call of this."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def checkout(tmp_path: pathlib.Path) -> Checkout:
+    """A checkout in a folder with a space in its name, and a PATH without any Python."""
+    root, path = tmp_path / "a checkout", tmp_path / "path"
+    path.mkdir()
+    shutil.copytree(ROOT / "bin", root / "bin")
+    for name in ("pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, root)
+    for tool in TOOLS:
+        if where := shutil.which(tool):
+            (path / tool).symlink_to(where)
+    env = {"PATH": str(path), "HOME": str(tmp_path), "FAKE_LOG": str(tmp_path / "calls"), "FAKE_PIP": ":"}
+    env |= {"REAL_PYTHON": sys.executable, "REAL_CHMOD": shutil.which("chmod") or "chmod", "ZDILOCO_TORCH_INDEX": ""}
+    return Checkout(root=root, path=path, log=tmp_path / "calls", env=env)
+
+
+@pytest.fixture
+def fit(checkout: Checkout) -> Checkout:
+    """The checkout with a fit (straw) Python."""
+    checkout.fake("python3.11", FAKE_PYTHON)
+    return checkout
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("script", ["zdiloco", "test"])
+def test_no_python_is_one_line(checkout: Checkout, script: str, shell: str) -> None:
+    """Without any Python both scripts fail with one line that says what to install."""
+    code, out, err = checkout.run(shell, str(checkout.root / "bin" / script))
+    assert (code, out, len(err)) == (1, "", 1)
+    assert "no Python found: install Python 3.11 or newer" in err[0]
+
+
+def test_an_old_python_is_one_line(checkout: Checkout) -> None:
+    """The version found is named; nothing is made."""
+    checkout.fake("python3", OLD_PYTHON)
+    code, _, err = checkout.run()
+    assert (code, len(err)) == (1, 1)
+    assert "python3 is Python 3.9.2, too old: install Python 3.11" in err[0]
+    assert not (checkout.root / ".venv").exists()
+
+
+def test_a_python_without_venv_is_one_line(checkout: Checkout) -> None:
+    """The package to install is named, even beside an old Python."""
+    checkout.fake("python3.12", BARE_PYTHON)
+    checkout.fake("python3", OLD_PYTHON)
+    code, _, err = checkout.run()
+    assert (code, len(err)) == (1, 1)
+    assert "python3.12 has no venv module: install it (Debian, Ubuntu: apt install python3-venv)" in err[0]
+
+
+def test_a_python_of_the_users_choice_is_the_only_one_tried(fit: Checkout) -> None:
+    """ZDILOCO_PYTHON wins over PATH, and is named when it does not run."""
+    code, _, err = fit.run(ZDILOCO_PYTHON="/nowhere/python3")
+    assert (code, len(err)) == (1, 1)
+    assert "ZDILOCO_PYTHON=/nowhere/python3 does not run" in err[0]
+
+
+def test_first_use_installs_and_later_uses_only_start(fit: Checkout) -> None:
+    """Three pip calls, all under the lock file's versions; the second run makes none and costs little."""
+    fit.fake("python3", OLD_PYTHON)  # a later candidate, never asked
+    code, out, err = fit.run()
+    assert (code, out) == (0, "PASSIVE: top two words\n")
+    assert "Python 3.11.9" in err[0]
+    assert "280 MB" in err[1]
+    venv, torch, rest, own = fit.calls()
+    assert venv == "venv"
+    assert "--no-deps --no-index torch==" in torch
+    assert rest.endswith(f"-r {fit.root}/requirements.lock")
+    assert own.endswith(f"--no-deps --no-build-isolation -e {fit.root}")
+    assert all("--constraint" in call and "http" not in call for call in (torch, rest, own))
+    took = []
+    for _ in range(5):
+        start = time.monotonic()
+        assert fit.run(OMP_WAIT_POLICY="ACTIVE") == (0, "ACTIVE: top two words\n", [])
+        took.append(time.monotonic() - start)
+    assert fit.calls() == []
+    assert min(took) < 0.3
+
+
+def test_it_works_through_links_from_anywhere(fit: Checkout, tmp_path: pathlib.Path) -> None:
+    """A relative link to an absolute link, called from another folder by either shell, finds the checkout."""
+    (fit.path / "absolute").symlink_to(fit.root / "bin" / "zdiloco")
+    (fit.path / "relative").symlink_to("absolute")
+    assert fit.run("relative", "x")[:2] == (0, "PASSIVE: x\n")
+    for shell in ("sh", "bash"):
+        assert fit.run(shell, str(fit.path / "relative"), "y") == (0, "PASSIVE: y\n", [])
+
+
+def test_no_network_is_one_line(fit: Checkout) -> None:
+    """pip's broken connection becomes one last line, without pip's own; the next run starts over and succeeds."""
+    code, out, err = fit.run(FAKE_PIP=NO_NETWORK)
+    assert (code, out) == (1, "")
+    assert "failed, no network: the package index cannot be reached" in err[-1]
+    assert not any("NewConnectionError" in line for line in err)
+    assert fit.calls()[0] == "venv"
+    assert fit.run()[0] == 0
+    assert fit.calls()[0] == "venv"
+
+
+def test_another_failure_shows_pips_last_lines_and_one_of_advice(fit: Checkout) -> None:
+    """A full disk, a missing build, and what nobody knows."""
+    for text, advice in {
+        "No space left on device": "the disk is full",
+        "ERROR: No matching distribution found for torch": "no build for this machine and Python",
+        "ERROR: something else": "run this again",
+    }.items():
+        code, _, err = fit.run(FAKE_PIP=f"{NO_WHEEL} echo '{text}'; exit 1")
+        assert code == 1
+        assert err[-2] == text
+        assert advice in err[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has two builds of torch at this place")
+def test_linux_without_a_gpu_asks_for_the_cpu_build(fit: Checkout) -> None:
+    """Without a wheel at hand the CPU index is asked; if that fails the big build is announced before it is fetched."""
+    index = {"ZDILOCO_TORCH_INDEX": "http://127.0.0.1:9/cpu"}
+    assert fit.run(FAKE_PIP=NO_WHEEL, **index)[0] == 0
+    calls = fit.calls()
+    if pathlib.Path("/proc/driver/nvidia").exists():
+        assert not any("--extra-index-url" in call for call in calls)
+        return
+    assert re.search(r"--no-deps --extra-index-url http://127.0.0.1:9/cpu torch==[0-9.]+\+cpu$", calls[2])
+    assert calls[3].endswith("requirements.lock")
+    shutil.rmtree(fit.root / ".venv")
+    code, _, err = fit.run(FAKE_PIP=NO_WHEEL + 'case "$*" in *+cpu) exit 1 ;; esac', **index)
+    assert code == 0
+    assert "from the default package index" in err[-1]
+    assert "several GB" in err[-1]
+    assert re.search(r"requirements.lock torch==[0-9.]+$", fit.calls()[3])
+    shutil.rmtree(fit.root / ".venv")
+    fit.fake("nvidia-smi", "#!/bin/sh\n")
+    assert fit.run(FAKE_PIP=NO_WHEEL, **index)[0] == 0
+    assert not any("+cpu" in call for call in fit.calls())
+
+
+def test_a_changed_lock_updates_and_a_failed_update_is_tried_again(fit: Checkout) -> None:
+    """The environment stays; only pip runs again."""
+    fit.run()
+    with (fit.root / "requirements.lock").open("a") as lock:
+        lock.write("# changed\n")
+    fit.calls()
+    code, _, err = fit.run(FAKE_PIP=NO_NETWORK)
+    assert (code, "no network" in err[-1]) == (1, True)
+    fit.calls()
+    code, out, err = fit.run()
+    assert (code, out, len(err)) == (0, "PASSIVE: top two words\n", 1)
+    assert "requirements have changed" in err[0]
+    calls = fit.calls()
+    assert len(calls) == 3
+    assert all(call.startswith("pip") for call in calls)
+    assert fit.run()[2] == []
+
+
+def test_a_moved_checkout_is_made_anew(fit: Checkout) -> None:
+    """An environment knows its place by absolute paths, so it cannot move along."""
+    fit.run()
+    fit.calls()
+    fit.root = fit.root.rename(fit.root.with_name("moved"))
+    assert fit.run()[0] == 0
+    assert fit.calls()[0] == "venv"
+
+
+def test_a_foreign_environment_is_left_alone(fit: Checkout) -> None:
+    """A .venv that somebody else made is neither used nor deleted; an empty folder is nobody's."""
+    venv = fit.root / ".venv"
+    venv.mkdir()
+    assert fit.run()[0] == 0
+    (venv / ".zdiloco").unlink()
+    (venv / "precious").touch()
+    code, _, err = fit.run()
+    assert (code, len(err)) == (1, 1)
+    assert "was not made by this command: move it away, or delete it" in err[0]
+    assert (venv / "precious").exists()
+
+
+def test_two_at_once_build_once(fit: Checkout, tmp_path: pathlib.Path) -> None:
+    """While one is at pip, the other says that it waits; afterwards both run, on one environment."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    first = fit.start(FAKE_PIP=GATE, GATE=str(gate))
+    with gate.open("w") as opened:  # opens when the first one's pip has come to read
+        second = fit.start()
+        assert second.stderr is not None
+        assert "another command is preparing .venv; waiting for it" in second.stderr.readline()
+        opened.write("go\n")
+    for process in (first, second):
+        out, _ = process.communicate(timeout=LIMIT_S)
+        assert (process.returncode, out) == (0, "PASSIVE: top two words\n")
+    assert fit.calls().count("venv") == 1
+
+
+def test_a_killed_one_leaves_no_lock_and_its_half_is_made_anew(fit: Checkout, tmp_path: pathlib.Path) -> None:
+    """SIGKILL in the middle of pip: the next one does not wait, and starts from nothing."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    process = fit.start(FAKE_PIP=GATE, GATE=str(gate))
+    with gate.open("w"):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=LIMIT_S)
+    assert (fit.root / ".venv" / "bin" / "python").exists()
+    fit.calls()
+    code, _, err = fit.run()
+    assert code == 0
+    assert not any("waiting" in line for line in err)
+    assert fit.calls()[0] == "venv"
+
+
+def test_options_of_bin_test(checkout: Checkout) -> None:
+    """Help and a wrong option need no Python at all."""
+    script = str(checkout.root / "bin" / "test")
+    code, out, err = checkout.run(script, "--help")
+    assert (code, err) == (0, [])
+    assert "--all" in out
+    assert "--long" in out
+    code, out, err = checkout.run(script, "--all", "--fast")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "unknown option --fast" in err[0]
+
+
+def test_ci_installs_what_is_missing_and_runs_all(checkout: Checkout) -> None:
+    """Root with apt-get: the packages are installed; else one line says what is missing. Then bin/test --all."""
+    shutil.copytree(ROOT / ".ci", checkout.root / ".ci")
+    checkout.fake("apt-get", '#!/bin/sh\necho "apt-get $*" >>"$FAKE_LOG"\n')
+    (checkout.root / "bin" / "test").write_text('#!/bin/sh\necho "CI=$CI $*"\n')
+    code, out, err = checkout.run("bash", str(checkout.root / ".ci" / "run"))
+    assert (code, out) == (0, "CI=true --all\n")
+    said = checkout.calls() if os.geteuid() == 0 else err
+    assert said[-1].endswith("python3 python3-venv")
+    checkout.fake("python3", "#!/bin/sh\n")
+    assert checkout.run("bash", str(checkout.root / ".ci" / "run")) == (0, "CI=true --all\n", [])
+
+
+def test_the_lock_holds_what_pyproject_asks_for() -> None:
+    """Every dependency is pinned once, inside its range, and its reason is written down."""
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9.]+", line) for line in lines), "exact public versions only"
+    pins = {packaging.utils.canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    assert len(pins) == len(lines)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    reasons = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
+    extras = project["optional-dependencies"]
+    for text in [*project["dependencies"], *extras["plots"], *extras["dev"]]:
+        wanted = packaging.requirements.Requirement(text)
+        assert wanted.specifier.contains(pins[packaging.utils.canonicalize_name(wanted.name)]), text
+        assert f"`{wanted.name}`" in reasons, wanted.name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_real_first_use(tmp_path: pathlib.Path) -> None:
+    """With the package index that this machine is set up for: installs, runs, is complete, and then starts fast.
+
+    Asks no other place for torch (ZDILOCO_TORCH_INDEX is empty), so without a wheel at hand the default build comes.
+    """
+    root = tmp_path / "a checkout"
+    shutil.copytree(ROOT / "bin", root / "bin")
+    for name in ("pyproject.toml", "requirements.lock", "LICENSE"):
+        shutil.copy(ROOT / name, root)
+    (root / "zdiloco" / "cli").mkdir(parents=True)
+    (root / "zdiloco" / "__init__.py").touch()
+    (root / "zdiloco" / "cli" / "main.py").write_text("import sys\n\n\ndef main():\n    print(sys.argv[1:])\n")
+    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    env["ZDILOCO_TORCH_INDEX"] = ""
+    for _ in range(2):
+        start = time.monotonic()
+        command = [root / "bin" / "zdiloco", "demo", "two words"]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+        took = time.monotonic() - start
+        assert (done.returncode, done.stdout) == (0, "['demo', 'two words']\n"), done.stderr
+    assert took < 1.0
+    assert done.stderr == ""
+    python = root / ".venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "check"], env=env, check=True, capture_output=True, timeout=60)
+    command = [python, "-c", "import torch, zmq, msgpack, msgspec, xxhash, safetensors, rich, click, matplotlib"]
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=60)
+    command = [python, "-m", "pip", "list", "--format=freeze"]
+    frozen = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=60)
+    have = {line.partition("+")[0] for line in frozen.stdout.splitlines()}
+    assert {line for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line} <= have

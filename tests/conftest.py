@@ -1,0 +1,166 @@
+"""What every test shares: one thread for torch, sockets and threads that must not outlive a test, tiers in order.
+
+Rule: fixtures that guard (`zctx`, `no_thread_outlives_the_test`) fail the test that left something behind, name what it
+left, and clean up, so that the next test starts from nothing. Every wait here has an end.
+"""
+
+import itertools
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+# Before anything loads torch: several torch processes on few cores, and threads that spin, ruin every timing.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import hypothesis
+import pytest
+import zmq
+
+hypothesis.settings.register_profile(
+    "zdiloco",
+    deadline=None,  # shared machines stall; pytest-timeout bounds a test
+    derandomize=bool(os.environ.get("CI")),  # a red CI run must be red again at the next try
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+)
+hypothesis.settings.load_profile("zdiloco")
+
+JOIN_LIMIT_S = 3.0
+TERM_LIMIT_S = 5.0
+TIERS = ("net", "proc", "slow", "wan", "long")  # a test without these marks is pure
+
+_bases = itertools.count(20_000 + os.getpid() % 600 * 16)
+_seconds: dict[str, float] = {}
+_started = time.monotonic()
+
+
+def _tier(item: pytest.Item) -> int:
+    """Return 0 for a pure test, else 1 + the place of its heaviest mark in TIERS."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return max((1 + TIERS.index(name) for name in marks & set(TIERS)), default=0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the pure tests first, then tier by tier; the order within a tier stays."""
+    items.sort(key=_tier)
+
+
+def pytest_collection_finish() -> None:
+    """Note how long it took to find the tests, which includes loading torch."""
+    _seconds["collecting"] = time.monotonic() - _started
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Hold torch to one thread as soon as some test has loaded it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Add up the time of each tier."""
+    report = yield
+    name = ("pure", *TIERS)[_tier(item)] + " tests"
+    _seconds[name] = _seconds.get(name, 0.0) + report.duration
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long each part took: those that bin/test ran before, and each tier of tests."""
+    parts = [part for part in os.environ.get("ZDILOCO_TEST_PARTS", "").split(";") if part]
+    parts += [f"{name}: {seconds:.1f} s" for name, seconds in _seconds.items()]
+    if parts:
+        terminalreporter.write_sep("=", "time of each part")
+        for part in parts:
+            terminalreporter.write_line(part)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_outlives_the_test() -> Iterator[None]:
+    """Fail a test that leaves threads running, by their names, after a short wait for them to end.
+
+    Threads of fixtures with a wider scope are older than the test and do not count.
+    """
+    before = set(threading.enumerate())
+    yield
+    left = []
+    for thread in set(threading.enumerate()) - before:
+        if isinstance(thread, threading._DummyThread):
+            continue  # a thread of native code (torch's) that once called into Python; it cannot be joined
+        thread.join(JOIN_LIMIT_S)
+        if thread.is_alive():
+            left.append(thread.name)
+    if left:
+        pytest.fail(f"threads left running: {', '.join(sorted(left))}")
+
+
+@pytest.fixture
+def zctx() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """Yield a ZeroMQ context; afterwards it is terminated, and the test fails if it left sockets open.
+
+    Sockets of the context may be made and closed by any thread of the test.
+    """
+    opened: list[zmq.Socket[bytes]] = []
+
+    class TrackedContext(zmq.Context):
+        def socket(self, *args, **kwargs):
+            made = super().socket(*args, **kwargs)
+            opened.append(made)
+            return made
+
+    context = TrackedContext()
+    yield context
+    left = [made for made in opened if not made.closed]
+    names = sorted(zmq.SocketType(made.type).name for made in left)
+    for made in left:
+        made.close(linger=0)
+    ender = threading.Thread(target=context.term, name="zctx-term", daemon=True)
+    ender.start()
+    ender.join(TERM_LIMIT_S)
+    if names:
+        pytest.fail(f"sockets left open: {', '.join(names)}")
+    if ender.is_alive():
+        pytest.fail(f"the context did not end within {TERM_LIMIT_S} s: some socket was closed without linger=0")
+
+
+def _all_free(base: int, count: int) -> bool:
+    """Say whether TCP ports base..base+count-1 of 127.0.0.1 can all be bound now."""
+    held = []
+    try:
+        for port in range(base, base + count):
+            held.append(socket.socket())
+            held[-1].bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    finally:
+        for sock in held:
+            sock.close()
+    return True
+
+
+@pytest.fixture
+def free_ports() -> Callable[[int], int]:
+    """Return a function: count -> base, where base..base+count-1 are free loopback ports, never handed out before.
+
+    They lie below the range that the kernel gives to outgoing connections, so nobody takes one by accident; another
+    process may, on purpose.
+    """
+
+    def find(count: int) -> int:
+        for _ in range(2_000):
+            base = next(_bases)
+            for _ in range(count - 1):
+                next(_bases)
+            base = 20_000 + base % 12_000
+            if base + count <= 32_000 and _all_free(base, count):
+                return base
+        raise RuntimeError(f"no {count} free ports in a row on 127.0.0.1 between 20000 and 32000")
+
+    return find

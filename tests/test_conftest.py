@@ -1,0 +1,67 @@
+"""The guards of conftest.py are tried themselves: each fails a test that leaves something behind, and no other."""
+
+import pathlib
+import socket
+from collections.abc import Callable
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = pathlib.Path(__file__).with_name("conftest.py").read_text()
+
+LEAKY = """
+import threading
+import pytest, zmq
+
+def test_clean(zctx):
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    with zctx.socket(zmq.PUB) as pub:
+        pub.bind_to_random_port("tcp://127.0.0.1")
+
+def test_thread():
+    threading.Thread(target=threading.Event().wait, name="left-alone", daemon=True).start()
+
+def test_socket(zctx):
+    zctx.socket(zmq.DEALER)
+
+def test_message_that_lingers(zctx):
+    with zctx.socket(zmq.PUSH) as push:
+        push.connect("tcp://127.0.0.1:9")
+        push.send(b"nobody is there")
+
+@pytest.mark.net
+def test_later():
+    pass
+
+def test_order(request):
+    assert [item.name for item in request.session.items][-1] == "test_later"
+"""
+
+
+def test_guards_fail_what_leaks_and_nothing_else(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a run of its own: the thread, the socket and the lingering message are found; the clean test passes."""
+    pytester.makeconftest(CONFTEST.replace("LIMIT_S = 3.0", "LIMIT_S = 0.1").replace("LIMIT_S = 5.0", "LIMIT_S = 0.2"))
+    pytester.makepyfile(LEAKY)
+    pytester.makeini("[pytest]\nmarkers = net: sockets\n")
+    monkeypatch.setenv("ZDILOCO_TEST_PARTS", "mypy: ok, 3 s;")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=50)
+    result.assert_outcomes(passed=6, errors=3)
+    out = result.stdout.str()
+    assert "threads left running: left-alone" in out
+    assert "sockets left open: DEALER" in out
+    assert "the context did not end within 0.2 s" in out
+    assert "threads left running: zctx-term" in out  # the context that did not end is a thread, too
+    assert "mypy: ok, 3 s" in out
+    assert "net tests: " in out
+
+
+def test_free_ports_can_be_bound_and_never_come_twice(free_ports: Callable[[int], int]) -> None:
+    """Two ranges of four do not overlap, and every port of them can be bound."""
+    first, second = free_ports(4), free_ports(4)
+    ports = [*range(first, first + 4), *range(second, second + 4)]
+    assert len(set(ports)) == 8
+    for port in ports:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
