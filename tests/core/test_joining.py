@@ -1,0 +1,62 @@
+"""How a learner stands with the syncer, and how often it says hello."""
+
+import pytest
+
+from zdiloco.core.joining import HELLO_MOST_S, TABLE, Hail, LearnerPhase, LearnerTurn
+
+P, T = LearnerPhase, LearnerTurn
+ROADS = {
+    "the first of a run": [(T.ASKED, P.DONATING), (T.WELCOMED, P.RESTORING), (T.LOADED, P.TRAINING)],
+    "a joiner that leaves": [(T.WELCOMED, P.RESTORING), (T.LOADED, P.TRAINING), (T.LEAVE, P.LEAVING)],
+    "the syncer dies while it donates": [(T.ASKED, P.DONATING), (T.LOST, P.HAILING)],
+    "the syncer dies while it restores": [(T.WELCOMED, P.RESTORING), (T.LOST, P.HAILING)],
+    "the syncer is away for a time": [
+        (T.WELCOMED, P.RESTORING), (T.LOADED, P.TRAINING), (T.LOST, P.ADRIFT), (T.WELCOMED_BACK, P.TRAINING),
+    ],
+    "its values cannot be merged": [(T.WELCOMED, P.RESTORING), (T.LOADED, P.TRAINING), (T.OFFENDED, P.HAILING)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_the_roads_of_a_learner(road: str) -> None:
+    phase = P.HAILING
+    for turn, then in ROADS[road]:
+        phase = TABLE[phase, turn]
+        assert phase is then
+
+
+def test_whoever_has_values_trains_on_when_the_syncer_is_lost() -> None:
+    assert TABLE[P.TRAINING, T.LOST] is P.ADRIFT
+    assert (P.ADRIFT, T.LOST) not in TABLE
+
+
+def test_any_phase_but_the_last_can_be_left() -> None:
+    assert {phase for phase in P if (phase, T.LEAVE) in TABLE} == set(P) - {P.LEAVING, P.STOPPED}
+
+
+def test_hellos_come_soon_at_first_then_less_often() -> None:
+    hail, now, waits = Hail(), 100.0, []
+    for _ in range(7):
+        hail.next(now)
+        waits.append(hail.due_at - now)
+        now = hail.due_at
+    assert waits == [0.5, 1.0, 2.0, 4.0, HELLO_MOST_S, HELLO_MOST_S, HELLO_MOST_S]
+
+
+def test_a_hello_is_due_at_once_and_the_second_is_a_repetition() -> None:
+    hail = Hail()
+    assert hail.due_at == float("-inf")
+    hail.next(0.0)
+    assert not hail.said
+    hail.next(1.0)
+    assert hail.said
+
+
+def test_after_a_reset_it_is_quick_again() -> None:
+    hail = Hail()
+    for _ in range(5):
+        hail.next(0.0)
+    hail.reset()
+    assert not hail.said
+    hail.next(50.0)
+    assert hail.due_at == 50.5

@@ -1,0 +1,227 @@
+"""Who is in the fleet: states, silence, incarnations."""
+
+import itertools
+
+import pytest
+
+from tests.core.samples import ANN, BOB, member
+from zdiloco.core.membership import (
+    CONTRIBUTING,
+    COUNTED,
+    TABLE,
+    Fleet,
+    Member,
+    MemberEvent,
+    MemberState,
+)
+from zdiloco.core.params import SyncParams
+from zdiloco.errors import MachineError
+from zdiloco.units import MemberKey
+
+S, E = MemberState, MemberEvent
+PARAMS = SyncParams(suspect_after_s=3.0, gone_after_s=6.0, average=0.5)
+YOUNG = MemberKey(ANN.name, 99)
+
+
+def fleet_with(*states: MemberState) -> tuple[Fleet, list[Member]]:
+    """A fleet with one member in each of these states, all heard at 0."""
+    fleet = Fleet(PARAMS)
+    made = []
+    for number, state in enumerate(states):
+        one, _ = fleet.welcome(MemberKey(f"m{number}", number + 1), state is S.WATCHING, 0.0)
+        one.state = state
+        made.append(one)
+    return fleet, made
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(S, E)))
+def test_states_move_only_along_the_table(state: MemberState, event: MemberEvent) -> None:
+    one = member()
+    one.state = state
+    if (state, event) in TABLE:
+        one.move(event, "because")
+        assert (one.state, one.why) == (TABLE[state, event], "because")
+        return
+    with pytest.raises(MachineError, match=f"member ann: {event} while {state}"):
+        one.move(event, "because")
+    assert one.state is state
+
+
+ROADS = {
+    "ordinary": [(E.STEPPED, S.LIVE), (E.LEFT, S.FINISHED)],
+    "silent, then back": [(E.STEPPED, S.LIVE), (E.SILENT, S.SUSPECT), (E.HEARD, S.LIVE)],
+    "silent for good": [(E.STEPPED, S.LIVE), (E.SILENT, S.SUSPECT), (E.LOST, S.GONE)],
+    "never began": [(E.LOST, S.GONE)],
+    "offended": [(E.STEPPED, S.LIVE), (E.OFFENDED, S.QUARANTINED), (E.CLEAN, S.LIVE)],
+    "died in quarantine": [(E.STEPPED, S.LIVE), (E.OFFENDED, S.QUARANTINED), (E.LOST, S.GONE)],
+}
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_the_roads_of_a_member(road: str) -> None:
+    one = member()
+    one.state = S.JOINING
+    for event, state in ROADS[road]:
+        one.move(event, road)
+        assert one.state is state
+
+
+def test_who_counts_contributes_and_is_waited_for() -> None:
+    fleet, made = fleet_with(*S)
+    assert {one.state for one in fleet.counted()} == {S.LIVE, S.SUSPECT} == COUNTED
+    assert {one.state for one in made if one.key in fleet.waited_for()} == {S.LIVE}
+    assert set(CONTRIBUTING) == {S.LIVE, S.SUSPECT, S.QUARANTINED, S.JOINING}
+
+
+# ---- steps and pace
+
+
+def test_pace_is_measured_between_reports_of_progress_on_our_clock() -> None:
+    one = member()
+    one.first_step, one.step_at = None, 0.0
+    one.report(100, 10.0)
+    assert (one.first_step, one.step, one.step_at, one.pace.value) == (100, 100, 10.0, None)
+    one.report(104, 12.0)
+    assert (one.first_step, one.step, one.step_at, one.pace.value) == (100, 104, 12.0, 0.5)
+
+
+def test_a_report_without_progress_or_from_the_past_changes_nothing() -> None:
+    one = member(step=104, at=12.0, pace=0.5)
+    one.report(104, 20.0)
+    one.report(90, 21.0)
+    assert (one.step, one.step_at, one.pace.value) == (104, 12.0, 0.5)
+
+
+def test_steps_are_extrapolated_at_the_average_pace_up_to_a_horizon() -> None:
+    one = member(step=100, at=10.0, pace=0.5)
+    assert one.steps_at(11.0, 2.0) == 102.0
+    assert one.steps_at(99.0, 2.0) == 104.0
+    assert member(step=100, at=10.0).steps_at(99.0, 2.0) == 100.0, "no pace is known yet"
+
+
+# ---- coming in
+
+
+def test_a_process_is_welcomed_as_joining_or_watching() -> None:
+    fleet = Fleet(PARAMS)
+    one, old = fleet.welcome(ANN, False, 1.0)
+    two, _ = fleet.welcome(BOB, True, 1.0)
+    assert (one.state, two.state, old) == (S.JOINING, S.WATCHING, None)
+    assert (one.order, two.order) == (1, 2)
+    assert one.pace.share == one.answer.share == one.staleness.share == PARAMS.average
+    assert list(fleet) == [one, two]
+
+
+def test_the_same_process_says_hello_again_and_stays_the_same_member() -> None:
+    fleet = Fleet(PARAMS)
+    one, _ = fleet.welcome(ANN, False, 1.0)
+    fleet.begin(one)
+    again, old = fleet.welcome(ANN, False, 5.0)
+    assert again is one
+    assert (again.state, again.heard_at, old) == (S.LIVE, 5.0, None)
+
+
+@pytest.mark.parametrize("state", [S.GONE, S.FINISHED])
+def test_a_process_that_was_gone_starts_over_but_its_counts_stay(state: MemberState) -> None:
+    fleet = Fleet(PARAMS)
+    one, _ = fleet.welcome(ANN, False, 1.0)
+    one.state, one.rounds, one.merged_tokens = state, 4, 40.0
+    one.refused["epoch"] = 2
+    again, old = fleet.welcome(ANN, False, 9.0)
+    assert again is not one
+    assert (again.state, again.order, old) == (S.JOINING, 2, None)
+    assert (again.rounds, again.merged_tokens, again.refused) == (4, 40.0, {"epoch": 2})
+
+
+def test_a_newer_incarnation_replaces_the_older_one() -> None:
+    fleet = Fleet(PARAMS)
+    fleet.welcome(ANN, False, 1.0)
+    young, old = fleet.welcome(YOUNG, False, 2.0)
+    assert (young.key, old) == (YOUNG, ANN)
+    assert ANN in fleet.replaced
+    assert YOUNG not in fleet.replaced
+    assert fleet.find(ANN) is None, "the ghost is no member"
+    assert fleet.hear(ANN, 3.0) is None
+    assert fleet.find(YOUNG) is young
+    assert len(list(fleet)) == 1
+
+
+def test_the_newer_one_begins_with_nothing_of_the_older() -> None:
+    fleet = Fleet(PARAMS)
+    one, _ = fleet.welcome(ANN, False, 1.0)
+    one.rounds, one.marks[0] = 4, 100
+    young, _ = fleet.welcome(YOUNG, False, 2.0)
+    assert (young.rounds, young.marks, young.first_step) == (0, {}, None)
+
+
+# ---- being heard
+
+
+def test_the_first_step_makes_it_live() -> None:
+    fleet, (one,) = fleet_with(S.JOINING)
+    fleet.begin(one)
+    assert one.state is S.LIVE
+
+
+def test_an_offender_begins_in_quarantine_under_whatever_incarnation() -> None:
+    fleet = Fleet(PARAMS)
+    fleet.offenders.add(ANN.name)
+    young, _ = fleet.welcome(YOUNG, False, 1.0)
+    fleet.begin(young)
+    assert young.state is S.QUARANTINED
+
+
+def test_a_suspect_that_is_heard_is_live_again() -> None:
+    fleet, (one,) = fleet_with(S.SUSPECT)
+    assert fleet.hear(one.key, 7.0) is one
+    assert (one.state, one.heard_at) == (S.LIVE, 7.0)
+
+
+@pytest.mark.parametrize("state", [S.GONE, S.FINISHED])
+def test_whoever_is_gone_is_a_stranger_until_it_says_hello(state: MemberState) -> None:
+    fleet, (one,) = fleet_with(state)
+    assert fleet.hear(one.key, 7.0) is None
+    assert one.heard_at == 0.0
+
+
+def test_a_stranger_is_nobody() -> None:
+    assert Fleet(PARAMS).hear(ANN, 1.0) is None
+
+
+# ---- silence
+
+
+def test_silence_makes_suspect_and_then_gone() -> None:
+    fleet, (one,) = fleet_with(S.LIVE)
+    assert fleet.judge_silence(2.9) == []
+    assert fleet.judge_silence(3.0) == [one]
+    assert (one.state, one.why) == (S.SUSPECT, "silent for 3.0 s")
+    assert fleet.judge_silence(5.9) == []
+    assert fleet.judge_silence(6.0) == [one]
+    assert (one.state, one.why) == (S.GONE, "silent for 6.0 s")
+    assert fleet.judge_silence(99.0) == []
+
+
+@pytest.mark.parametrize("state", [S.JOINING, S.QUARANTINED, S.WATCHING])
+def test_who_is_not_waited_for_anyway_is_only_ever_gone(state: MemberState) -> None:
+    fleet, (one,) = fleet_with(state)
+    assert fleet.judge_silence(5.9) == []
+    fleet.judge_silence(6.0)
+    assert one.state is S.GONE
+
+
+def test_silence_is_judged_again_at_the_next_moment_that_counts() -> None:
+    fleet, (one, two) = fleet_with(S.LIVE, S.SUSPECT)
+    one.heard_at, two.heard_at = 2.0, 0.5
+    assert fleet.silence_due() == 5.0
+    two.heard_at = -2.0
+    assert fleet.silence_due() == 4.0
+    assert fleet_with(S.GONE, S.FINISHED)[0].silence_due() is None
+
+
+@pytest.mark.parametrize("state", S)
+def test_the_moment_named_is_the_moment_that_changes_something(state: MemberState) -> None:
+    """Else a loop that sleeps until then would turn on the spot."""
+    fleet, (one,) = fleet_with(state)
+    while (due := fleet.silence_due()) is not None:
+        assert fleet.judge_silence(due) == [one]

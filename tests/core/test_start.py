@@ -1,0 +1,268 @@
+"""How a syncer comes to have state: a donor's values, or the newest of its disk and of the fleet."""
+
+import dataclasses
+import math
+
+import pytest
+
+from tests.core.samples import ANN, BOB, BODY, EVE
+from zdiloco.core.machine import Fetch, Note, Send
+from zdiloco.core.messages import Donate, Handback, HandbackRequest, Hello, InitialOffer, LayoutOffer
+from zdiloco.core.start import PENDING_GRACE_S, TABLE, Donation, Recovery, SyncerPhase, SyncerTurn
+from zdiloco.units import Epoch, MemberKey, Merged, Stamp
+
+P, T = SyncerPhase, SyncerTurn
+OLD, NEW = Epoch(3, 77), Epoch(4, 11)
+
+
+def hello(key: MemberKey, stamps: tuple[Stamp, ...] = (), **other: object) -> Hello:
+    return Hello(name=key.name, incarnation=key.incarnation, stamps=stamps, **other)  # type: ignore[arg-type]
+
+
+def messages(actions: list) -> list:  # type: ignore[type-arg]
+    return [(a.key, type(a.message).__name__) for a in actions if isinstance(a, Send | Fetch)]
+
+
+ROADS = {
+    "a new run": [(T.HAS_ALL, P.SEALING), (T.SEALED, P.RUNNING), (T.TARGET, P.DRAINING), (T.DRAINED, P.SAVING)],
+    "asked to leave": [(T.HAS_ALL, P.SEALING), (T.SEALED, P.RUNNING), (T.LEAVE, P.SAVING), (T.SAVED, P.STOPPED)],
+    "asked twice": [(T.HAS_ALL, P.SEALING), (T.SEALED, P.RUNNING), (T.LEAVE, P.SAVING), (T.LEAVE, P.STOPPED)],
+    "asked to leave at the end": [
+        (T.HAS_ALL, P.SEALING), (T.SEALED, P.RUNNING), (T.TARGET, P.DRAINING), (T.LEAVE, P.SAVING),
+    ],
+    "nothing to save yet": [(T.LEAVE, P.STOPPED)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_the_roads_of_a_syncer(road: str) -> None:
+    phase = P.EMPTY
+    for turn, then in ROADS[road]:
+        phase = TABLE[phase, turn]
+        assert phase is then
+
+
+def test_a_higher_epoch_stops_a_syncer_whatever_it_does() -> None:
+    for phase in set(P) - {P.STOPPED}:
+        assert TABLE[phase, T.FENCED] is P.STOPPED
+
+
+def test_nothing_of_an_epoch_is_seen_before_it_is_sealed() -> None:
+    assert {turn for (_, turn), then in TABLE.items() if then is P.RUNNING} == {T.SEALED}
+    assert {phase for (phase, turn), _ in TABLE.items() if turn is T.SEALED} == {P.SEALING}
+
+
+# ---- donation
+
+
+def test_the_first_to_come_is_asked_and_the_others_wait() -> None:
+    donation = Donation()
+    actions = donation.offer(ANN, hello(ANN), 1.0)
+    assert messages(actions) == [(ANN, "Donate")]
+    assert isinstance(actions[0], Note)
+    assert donation.offer(BOB, hello(BOB), 1.5) == []
+    assert list(donation.waiting) == [ANN, BOB]
+
+
+def test_who_only_watches_is_never_asked() -> None:
+    donation = Donation()
+    assert donation.offer(EVE, hello(EVE, watching=True), 1.0) == []
+    assert (donation.donor, donation.waiting) == (None, {})
+
+
+def test_a_donor_that_is_heard_keeps_its_office() -> None:
+    donation = Donation()
+    donation.offer(ANN, hello(ANN), 1.0)
+    assert donation.offer(ANN, hello(ANN), 5.0) == [], "asked once"
+    assert donation.judge_silence(10.9, 6.0) == []
+    donation.fetch(ANN, LayoutOffer(digest="d", body=BODY), 10.9)
+    assert donation.judge_silence(16.8, 6.0) == []
+    assert donation.donor == ANN
+
+
+def test_a_donor_that_dies_half_way_is_replaced_and_nothing_of_it_counts() -> None:
+    donation = Donation()
+    donation.offer(ANN, hello(ANN), 1.0)
+    donation.offer(BOB, hello(BOB), 1.0)
+    donation.digest, donation.numels, donation.shares = "ann's", (4, 4), (0.5, 0.5)
+    donation.taken = {0}
+    actions = donation.judge_silence(7.0, 6.0)
+    assert messages(actions) == [(BOB, "Donate")]
+    assert isinstance(actions[0], Note)
+    assert (actions[0].what, actions[0].why) == ("donor ann is gone", "silent for 6.0 s")
+    assert (donation.donor, donation.heard_at, list(donation.waiting)) == (BOB, 7.0, [BOB])
+    assert (donation.digest, donation.numels, donation.shares, donation.taken) == ("", (), (), set())
+
+
+def test_without_anybody_else_the_next_hello_is_asked() -> None:
+    donation = Donation()
+    donation.offer(ANN, hello(ANN), 1.0)
+    assert messages(donation.judge_silence(7.0, 6.0)) == []
+    assert donation.donor is None
+    assert messages(donation.offer(BOB, hello(BOB), 8.0)) == [(BOB, "Donate")]
+
+
+def test_only_the_donors_offers_are_fetched_and_each_fragment_once() -> None:
+    donation = Donation()
+    donation.offer(ANN, hello(ANN), 1.0)
+    layout, first = LayoutOffer(digest="d", body=BODY), InitialOffer(fragment=0, body=BODY)
+    assert donation.fetch(BOB, layout, 2.0) == []
+    assert donation.fetch(ANN, layout, 2.0) == [Fetch(key=ANN, message=layout)]
+    assert donation.fetch(ANN, first, 2.0) == [Fetch(key=ANN, message=first)]
+    donation.taken.add(0)
+    assert donation.fetch(ANN, first, 2.0) == []
+
+
+def test_complete_means_the_layout_and_every_fragment() -> None:
+    donation = Donation(taken={0, 1})
+    assert not donation.complete, "no layout yet"
+    assert not Donation().complete, "nor any fragment"
+    donation.numels = (4, 4, 4)
+    assert not donation.complete
+    donation.taken.add(2)
+    assert donation.complete
+
+
+def test_asking_is_a_message_of_its_own() -> None:
+    donation = Donation()
+    assert Send(key=ANN, message=Donate()) in donation.offer(ANN, hello(ANN), 1.0)
+
+
+# ---- recovery
+
+
+def recovery() -> Recovery:
+    """Two fragments, on disk at version 5 of the old epoch; the fleet is asked until 10."""
+    disk = Stamp(OLD, 5)
+    return Recovery(ends_at=10.0, highest=OLD, best=[disk, disk], maps=[(), ()])
+
+
+def handback(stamp: Stamp, fragment: int = 0) -> Handback:
+    return Handback(fragment=fragment, stamp=stamp, codec="fp32", value_bytes=900, body=BODY)
+
+
+def asked(actions: list) -> list[tuple[MemberKey, int]]:  # type: ignore[type-arg]
+    return [(a.key, a.message.fragment) for a in actions if isinstance(a.message, HandbackRequest)]
+
+
+def test_only_what_is_newer_than_the_disk_is_asked_for() -> None:
+    found = recovery().hear(ANN, hello(ANN, (Stamp(OLD, 5), Stamp(OLD, 6)), epoch=OLD))
+    assert asked(found) == [(ANN, 1)]
+
+
+def test_a_later_epoch_is_newer_whatever_its_version() -> None:
+    found = recovery().hear(ANN, hello(ANN, (Stamp(NEW, 0), Stamp(Epoch(2, 99), 9))))
+    assert asked(found) == [(ANN, 0)]
+
+
+def test_only_the_newest_is_asked_for_and_again_if_the_question_was_lost() -> None:
+    again = recovery()
+    assert asked(again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))) == [(ANN, 0)]
+    assert asked(again.hear(BOB, hello(BOB, (Stamp(OLD, 7),)))) == []
+    assert asked(again.hear(BOB, hello(BOB, (Stamp(OLD, 6),)))) == []
+    assert asked(again.hear(EVE, hello(EVE, (Stamp(OLD, 8),)))) == [(EVE, 0)]
+    assert asked(again.hear(EVE, hello(EVE, (Stamp(OLD, 8),)))) == [(EVE, 0)]
+    assert list(again.waiting) == [ANN, BOB, EVE]
+
+
+def test_more_fragments_than_there_are_do_no_harm() -> None:
+    assert asked(recovery().hear(ANN, hello(ANN, (Stamp(OLD, 6),) * 3))) == [(ANN, 0), (ANN, 1)]
+
+
+def test_only_what_was_asked_for_is_fetched() -> None:
+    again = recovery()
+    again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))
+    assert messages(again.fetch(ANN, handback(Stamp(OLD, 7)))) == [(ANN, "Handback")]
+    assert again.fetch(BOB, handback(Stamp(OLD, 9))) == []
+    assert again.fetch(ANN, handback(Stamp(OLD, 7), 1)) == []
+
+
+def test_the_newest_that_is_taken_wins_with_its_map() -> None:
+    again = recovery()
+    again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))
+    assert again.take(handback(Stamp(OLD, 7)))
+    assert not again.take(handback(Stamp(OLD, 6))), "older than what was taken meanwhile"
+    again.taken(ANN, 0, (Merged(*ANN, 4, 7, 70),))
+    assert again.best == [Stamp(OLD, 7), Stamp(OLD, 5)]
+    assert again.maps == [(Merged(*ANN, 4, 7, 70),), ()]
+    assert again.pending == {}
+
+
+def test_what_cannot_be_had_leaves_what_was_there_before() -> None:
+    again = recovery()
+    again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))
+    again.take(handback(Stamp(OLD, 7)))
+    again.lost(ANN, handback(Stamp(OLD, 7)))
+    assert again.best == [Stamp(OLD, 5), Stamp(OLD, 5)]
+    assert again.over(10.0)
+    again.lost(BOB, handback(Stamp(OLD, 9)))
+    assert again.best == [Stamp(OLD, 5), Stamp(OLD, 5)], "it was never taken"
+
+
+def test_it_is_over_after_the_wait_and_what_is_under_way_has_some_more() -> None:
+    again = recovery()
+    assert not again.over(9.9)
+    assert again.over(10.0)
+    again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))
+    assert not again.over(10.0 + PENDING_GRACE_S - 0.1)
+    assert again.over(10.0 + PENDING_GRACE_S)
+
+
+def test_what_has_been_overtaken_is_not_waited_for() -> None:
+    again = recovery()
+    again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))
+    again.hear(BOB, hello(BOB, (Stamp(OLD, 8),)))
+    assert not again.over(10.0)
+    again.take(handback(Stamp(OLD, 8)))
+    again.taken(BOB, 0, ())
+    assert again.over(10.0), "Ann's older state does not matter any more"
+
+
+def test_theta_and_its_map_are_never_of_two_states() -> None:
+    """The question was asked twice, and the second answer comes while the first is on its way into Theta."""
+    again = recovery()
+    again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))
+    again.take(handback(Stamp(OLD, 7)))
+    assert again.fetch(ANN, handback(Stamp(OLD, 7))) == []
+    assert again.due_at() == math.inf
+    assert not again.over(10.0 + 2 * PENDING_GRACE_S), "the map is still the disk's"
+    again.taken(ANN, 0, (Merged(*ANN, 4, 7, 70),))
+    assert again.over(10.0)
+
+
+def test_a_second_answer_that_is_lost_takes_nothing_back() -> None:
+    again = recovery()
+    again.hear(ANN, hello(ANN, (Stamp(OLD, 7),)))
+    twin = dataclasses.replace(handback(Stamp(OLD, 7)), body=dataclasses.replace(BODY, transfer="h/2"))
+    again.take(handback(Stamp(OLD, 7)))
+    again.lost(ANN, twin)
+    assert again.best[0] == Stamp(OLD, 7)
+    again.taken(ANN, 0, ())
+    again.lost(ANN, twin)
+    assert again.best[0] == Stamp(OLD, 7)
+
+
+def test_of_two_on_their_way_into_theta_either_may_fail() -> None:
+    for bad in ({7}, {8}, {7, 8}):
+        again = recovery()
+        states = {version: handback(Stamp(OLD, version)) for version in (7, 8)}
+        for version, key in ((7, ANN), (8, BOB)):
+            again.hear(key, hello(key, (Stamp(OLD, version),)))
+            again.take(states[version])
+        for version, key in ((7, ANN), (8, BOB)):
+            if version in bad:
+                again.lost(key, states[version])
+            else:
+                again.taken(key, 0, (Merged(*ANN, version, 0, 0),))
+        good = max({5, 7, 8} - bad)
+        assert again.best[0] == Stamp(OLD, good), bad
+        assert again.maps[0] == ((Merged(*ANN, good, 0, 0),) if good > 5 else ()), bad
+        assert again.over(10.0)
+
+
+def test_the_new_epoch_is_above_everything_that_was_ever_seen() -> None:
+    again = recovery()
+    assert again.next_epoch(9) == Epoch(4, 9)
+    again.hear(ANN, hello(ANN, epoch=Epoch(8, 1)))
+    assert again.next_epoch(9) == Epoch(9, 9)
+    assert again.next_epoch(0) > Epoch(8, 2**64 - 1)

@@ -1,0 +1,269 @@
+"""All rounds of all fragments: which to call, what they hold, when they close.
+
+Rule: the desk decides about rounds and nothing else; members come from the fleet, bytes are handles. Whatever changes
+who is in, held, declined or live is followed by `judge`, which closes what may be closed.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from zdiloco.core.grace import Average, GraceInputs, grace_ends
+from zdiloco.core.membership import Fleet, MemberState
+from zdiloco.core.pace import Due, judge_due, max_open_rounds, needed_steps
+from zdiloco.core.params import SyncParams
+from zdiloco.core.progress import Held, Intake
+from zdiloco.core.rounds import Attendance, Close, Round, RoundEvent, RoundState, Wait, decide, has_quorum
+from zdiloco.units import NO_STAMP, FragmentId, MemberKey, Merged, Stamp
+
+CALLS_REMEMBERED = 16
+"""Calls per fragment whose time is kept, to measure how long answers take."""
+
+
+@dataclass(slots=True)
+class FragmentDesk:
+    """One fragment at the syncer. `stamp`: what is published; the intake may be one version ahead while merging."""
+
+    index: FragmentId
+    numel: int
+    share: float
+    intake: Intake
+    stamp: Stamp = NO_STAMP
+    stable: Stamp = NO_STAMP
+    round: Round | None = None
+    first_turn: bool = True
+    check_at: float = math.inf
+    due: Due | None = None
+    calls: dict[int, float] = field(default_factory=dict)
+    why: str = "not yet due"
+    last_merged: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closing:
+    """A round that closes now, with all that is merged in it."""
+
+    desk: FragmentDesk
+    taken: list[Held]
+    record: tuple[Merged, ...]
+    why: str
+
+
+class Desk:
+    """The rounds of every fragment."""
+
+    def __init__(self, params: SyncParams, fleet: Fleet) -> None:
+        self.params = params
+        self.fleet = fleet
+        self.fragments: list[FragmentDesk] = []
+        self.draining = False
+        self.started = False
+        self.quorum_s = Average(params.average)
+        self.sync_s = Average(params.average)
+        self.round_s = Average(params.average)
+        self.ends: dict[FragmentId, float] = {}
+        self.most_open = 1 << 30
+        self.parked = 0
+        self.no_room: dict[FragmentId, set[MemberKey]] = {}
+
+    def __iter__(self) -> Iterator[FragmentDesk]:
+        return iter(self.fragments)
+
+    def quorum(self) -> int:
+        """K as it holds now: lower where it may degrade, and at the end of a run."""
+        live = len(self.fleet.counted())
+        if self.draining or self.params.on_lost_quorum == "degrade":
+            return max(1, min(self.params.min_quorum, live))
+        return self.params.min_quorum
+
+    def max_open(self) -> int:
+        """How many rounds may be open at once, parked ones apart."""
+        paces = [m.pace.value for m in self.fleet.counted() if m.pace.value]
+        by_time = max_open_rounds(len(self.fragments), self.round_s.value, min(paces, default=None), self.params)
+        return max(1, min(by_time, self.most_open))
+
+    def open_rounds(self) -> list[Round]:
+        """Rounds that still gather, in the order of their fragments."""
+        return [desk.round for desk in self.fragments if desk.round and desk.round.gathering]
+
+    def taking_slots(self) -> int:
+        """Rounds that count against `max_open`."""
+        return sum(1 for desk in self.fragments if desk.round and desk.round.state is not RoundState.PARKED)
+
+    def begin_turn(self, now: float) -> bool:
+        """Start the staggered first turn once K learners are live. Returns whether it began at this moment."""
+        members = self.fleet.counted()
+        if self.started or not members or len(members) < self.quorum():
+            return False
+        self.started = True
+        for member in members:
+            member.first_step = member.step
+        self.look_again(now)
+        return True
+
+    def look_again(self, now: float) -> None:
+        """Judge at once which fragments are due: the fleet has changed."""
+        for desk in self.fragments:
+            desk.check_at, desk.due = now, None
+
+    def call(self, now: float) -> list[Round]:
+        """Open the rounds that are due, the longest overdue first, as far as slots are free."""
+        if self.draining or not self.started:
+            return []
+        members, quorum = self.fleet.counted(), self.quorum()
+        for desk in self.fragments:
+            if desk.round is None and desk.check_at <= now:
+                needed = needed_steps(desk.index, len(self.fragments), desk.first_turn, self.params)
+                found = judge_due(desk.index, needed, members, quorum, now, self.params)
+                desk.due, desk.why = (found, found.why) if isinstance(found, Due) else (None, found.why)
+                desk.check_at = math.inf if isinstance(found, Due) else found.check_at
+        ready = sorted((d for d in self.fragments if d.due), key=lambda d: (d.due.since if d.due else 0, d.index))
+        if not ready:
+            return []
+        free, opened = self.max_open() - self.taking_slots(), []
+        for desk in ready:
+            if free > 0 or len(self.counting(desk)) >= quorum:  # what is held already needs no room
+                free -= 1
+                opened.append(self._open(desk, now))
+            else:
+                desk.why = f"due, waits for one of {self.max_open()} slots"
+        return opened
+
+    def _open(self, desk: FragmentDesk, now: float) -> Round:
+        why = desk.due.why if desk.due else ""
+        version = desk.stamp.version + 1
+        desk.round = Round(fragment=desk.index, version=version, called_at=now, why=why)
+        desk.due, desk.first_turn, desk.check_at = None, False, math.inf
+        desk.calls[version] = now
+        for old in sorted(desk.calls)[:-CALLS_REMEMBERED]:
+            del desk.calls[old]
+        for member in self.fleet.counted():
+            member.called[desk.index] = member.steps_at(now, 2 * self.params.report_every_s)
+        return desk.round
+
+    def arrived(self, held: Held, now: float) -> Held | None:
+        """Hold a contribution; the one it replaces is returned. Averages follow."""
+        desk = self.fragments[held.id.fragment]
+        before = desk.intake.hold(held)
+        key = held.id.key
+        member = self.fleet.find(key)
+        called_at = desk.calls.get(held.message.version)
+        if member and called_at is not None:
+            member.answer.add(now - called_at)
+        if desk.round and desk.round.gathering:
+            desk.round.declined.pop(key, None)
+            if held.message.version >= desk.round.version:
+                desk.round.fresh.add(key)
+        return before
+
+    def counting(self, desk: FragmentDesk) -> set[MemberKey]:
+        """Whose held contribution counts for the quorum: everybody's but those in quarantine."""
+        unsure = {member.key for member in self.fleet if member.state is MemberState.QUARANTINED}
+        return desk.intake.held.keys() - unsure
+
+    def attendance(self, desk: FragmentDesk) -> Attendance:
+        """Who is where for the round of this fragment."""
+        rnd = desk.round
+        assert rnd is not None
+        return Attendance(
+            waited_for=self.fleet.waited_for(),
+            live=len(self.fleet.counted()),
+            held=self.counting(desk),
+            fresh=rnd.fresh & self.counting(desk),
+            declined=rnd.declined.keys() | self.no_room.get(desk.index, set()),
+            quorum=self.quorum(),
+            patience_ends=rnd.called_at + self.params.park_after_s,
+        )
+
+    def judge(self, now: float) -> list[Closing]:
+        """Close every round that may close at `now`; the others get their reason and their next deadline."""
+        return [closing for desk in self.fragments if desk.round for closing in self.judge_one(desk, now)]
+
+    def judge_one(self, desk: FragmentDesk, now: float) -> list[Closing]:
+        """The same for one fragment."""
+        rnd = desk.round
+        self.ends.pop(desk.index, None)
+        if rnd is None or not rnd.gathering:
+            return []
+        seen = self.attendance(desk)
+        self._follow_quorum(rnd, has_quorum(seen), now)
+        ends, why = (None, "") if rnd.quorum_at is None else self._window(rnd, seen, now)
+        found = decide(seen, ends, why, now)
+        rnd.why = desk.why = found.why
+        if isinstance(found, Wait):
+            self._set_deadline(desk, rnd, found, now)
+            return []
+        return [self._close(desk, rnd, found, now)]
+
+    def _follow_quorum(self, rnd: Round, reached: bool, now: float) -> None:
+        if reached and rnd.state is not RoundState.GRACE:
+            if rnd.state is RoundState.OPEN:
+                self.quorum_s.add(now - rnd.called_at)  # parked rounds would spoil the average
+            rnd.move(RoundEvent.QUORUM)
+            rnd.quorum_at = now
+        elif not reached and rnd.state is RoundState.GRACE:
+            rnd.move(RoundEvent.QUORUM_LOST)
+            rnd.quorum_at = None
+
+    def _window(self, rnd: Round, seen: Attendance, now: float) -> tuple[float, str]:
+        members = self.fleet.counted()
+        absent = seen.waited_for - seen.held - seen.declined
+        paces = [m.pace.value for m in members if m.pace.value]
+        inputs = GraceInputs(
+            called_at=rnd.called_at,
+            quorum_at=rnd.quorum_at if rnd.quorum_at is not None else now,
+            step_s=min(paces, default=None),
+            quorum_s=self.quorum_s.value,
+            sync_s=self.sync_s.value,
+            waiting_steps_s=[m.pace.value for m in members if m.key in absent and m.pace.value],
+            answers_s=[m.answer.value for m in members if m.answer.value is not None],
+        )
+        return grace_ends(inputs, self.params)
+
+    def _set_deadline(self, desk: FragmentDesk, rnd: Round, wait: Wait, now: float) -> None:
+        park_at = rnd.called_at + self.params.park_after_s
+        if rnd.state is RoundState.OPEN and now >= park_at:
+            rnd.move(RoundEvent.TOO_LONG)
+            self.parked += 1
+        soonest = [wait.until] if wait.until is not None else []
+        if rnd.state is RoundState.OPEN:
+            soonest.append(park_at)
+        if soonest:
+            self.ends[desk.index] = min(soonest)
+
+    def _close(self, desk: FragmentDesk, rnd: Round, close: Close, now: float) -> Closing:
+        rnd.move(RoundEvent.CLOSE)
+        rnd.closed_at = now
+        desk.last_merged = len(desk.intake.held)
+        taken, record = desk.intake.close()
+        return Closing(desk=desk, taken=taken, record=record, why=close.why)
+
+    def published(self, desk: FragmentDesk, stamp: Stamp, now: float) -> Round:
+        """The outer step is made and goes out: the round is over. Returns it."""
+        rnd = desk.round
+        assert rnd is not None
+        assert rnd.closed_at is not None
+        was_parked = rnd.closed_at - rnd.called_at >= self.params.park_after_s
+        rnd.move(RoundEvent.MERGED)
+        self.sync_s.add(now - rnd.closed_at)
+        if not was_parked:
+            self.round_s.add(now - rnd.called_at)
+        desk.round, desk.stamp, desk.check_at = None, stamp, now
+        return rnd
+
+    def cancel_empty(self) -> list[Round]:
+        """End the rounds that hold nothing (at the end of a run). Returns them."""
+        cancelled = []
+        for desk in self.fragments:
+            if desk.round and desk.round.gathering and not desk.intake.held:
+                cancelled.append(desk.round)
+                desk.round = None
+                self.ends.pop(desk.index, None)
+        return cancelled
+
+    def deadline(self) -> float | None:
+        """The next moment at which a round may close or park, or a fragment may be due."""
+        due = list(self.ends.values())
+        if self.started and not self.draining:
+            due += [desk.check_at for desk in self.fragments if desk.round is None and desk.check_at < math.inf]
+        return min(due, default=None)

@@ -1,0 +1,67 @@
+"""The adaptive grace window: how long a round that has its quorum waits for more (paper section 3.2; docs/math.md).
+
+Rule: all times are the syncer's own, on one monotonic clock; averages are exponential. While one is missing there is
+no slack.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zdiloco.core.params import SyncParams
+
+
+class Average:
+    """An exponential moving average in seconds; None until the first sample."""
+
+    __slots__ = ("share", "value")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.value: float | None = None
+
+    def add(self, sample: float) -> None:
+        """Take one more sample; the first one is taken whole."""
+        self.value = sample if self.value is None else self.value + self.share * (sample - self.value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraceInputs:
+    """What the window depends on, in seconds.
+
+    `step_s`: of the fastest live learner. `waiting_steps_s`: one step of each live learner neither in, held nor
+    declined. `answers_s`: average time from call to complete arrival, per live learner that has ever answered.
+    """
+
+    called_at: float
+    quorum_at: float
+    step_s: float | None
+    quorum_s: float | None
+    sync_s: float | None
+    waiting_steps_s: Sequence[float]
+    answers_s: Sequence[float]
+
+
+def grace_ends(inputs: GraceInputs, params: SyncParams) -> tuple[float, str]:
+    """The moment at which the window closes, and why then.
+
+    At least one step of the slowest learner that is waited for (they answer at step boundaries); beyond that the
+    smaller of gamma * slack and the time at which nine learners in ten have usually answered.
+    slack = H * step - quorum - sync (seconds): what is left until the fragment is due again, since learners never wait.
+    """
+    if params.grace == "off":
+        return inputs.quorum_at, "no grace window (grace = off)"
+    floor = max(inputs.waiting_steps_s, default=0.0)
+    slack = 0.0
+    if inputs.step_s is not None and inputs.quorum_s is not None and inputs.sync_s is not None:
+        slack = params.sync_period * inputs.step_s - inputs.quorum_s - inputs.sync_s
+    usual = inputs.called_at + p90(inputs.answers_s) - inputs.quorum_at if inputs.answers_s else 0.0
+    window = max(floor, min(params.gamma * max(slack, 0.0), usual))
+    parts = f"slack {slack:.3f} s, usual answer {usual:.3f} s after quorum, step {floor:.3f} s"
+    why = f"grace window {window:.3f} s ({parts})"
+    return inputs.quorum_at + window, why
+
+
+def p90(values: Sequence[float]) -> float:
+    """The nearest-rank 90th percentile of at least one value."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-9 * len(ordered) // 10) - 1)]

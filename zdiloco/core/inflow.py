@@ -1,0 +1,201 @@
+"""Updates on their way into a learner: announced, assembled, prepared, adopted; and pulls for what was missed.
+
+Rule: updates of a fragment are adopted one after the other. What does not follow the tip is pulled whole, with the
+map, so that nothing merged is ever overlooked. A broadcast is a hint; beats tell what there should be.
+"""
+
+from typing import TYPE_CHECKING
+
+from zdiloco.core.duty import Duty
+from zdiloco.core.joining import LearnerPhase
+from zdiloco.core.machine import (
+    SYNCER,
+    Adopt,
+    Discard,
+    LearnerAction,
+    Note,
+    Prepare,
+    Prepared,
+    Receive,
+    Send,
+    UpdateLost,
+    UpdateReady,
+)
+from zdiloco.core.messages import Pull, Update
+from zdiloco.core.progress import Fate
+
+if TYPE_CHECKING:
+    from zdiloco.core.learner import LearnerMachine
+
+MOST_RECEIVING = 2
+"""Updates of one fragment that are assembled at once; beyond that the newest state is pulled."""
+
+
+class Inflow:
+    """The incoming side of one learner machine."""
+
+    def __init__(self, machine: "LearnerMachine") -> None:
+        self.machine = machine
+
+    def deadline(self) -> float:
+        """When a pull without an answer is repeated; infinity: none is open."""
+        wait = self.machine.params.answer_timeout_s
+        pulled = (duty.pulled_at + wait for duty in self.machine.duties if duty.pulled_at is not None)
+        return min(pulled, default=float("inf"))
+
+    def turn(self, now: float) -> list[LearnerAction]:
+        """Repeat pulls without an answer."""
+        wait, actions = self.machine.params.answer_timeout_s, list[LearnerAction]()
+        for duty in self.machine.duties:
+            if duty.pulled_at is not None and now >= duty.pulled_at + wait:
+                duty.pulled_at = None
+                actions += self.pull(duty, now)
+        return actions
+
+    def pull(self, duty: Duty, now: float) -> list[LearnerAction]:
+        """Ask for the newest state of a fragment, unless that is under way."""
+        welcome = self.machine.phase in (LearnerPhase.TRAINING, LearnerPhase.RESTORING)
+        if duty.pulled_at is not None or not welcome or any(update.full for update in duty.receiving.values()):
+            return []
+        duty.pulled_at = now
+        self.machine.count("pulled")
+        return [Send(key=SYNCER, message=Pull(fragment=duty.index))]
+
+    def check(self, duty: Duty, version: int, now: float) -> list[LearnerAction]:
+        """A beat says which version there is: missing it for two beats, pull."""
+        behind = duty.progress.seen.epoch == self.machine.epoch and duty.tip.version < version
+        if not behind:
+            duty.behind = -1
+            return []
+        if duty.behind < 0 or duty.tip.version >= duty.behind:
+            duty.behind = version  # it may just be on its way: the next beat decides
+            return []
+        self.machine.count("repaired")
+        return self.pull(duty, now)
+
+    def offered(self, duty: Duty, update: Update, now: float) -> list[LearnerAction]:
+        """An update is announced, by broadcast or as the answer to a pull."""
+        if update.full:
+            duty.pulled_at = None
+        if not duty.follows(update):
+            if update.full or update.stamp <= duty.tip:
+                return []
+            self.machine.count("gap")
+            return self.pull(duty, now)
+        actions: list[LearnerAction] = []
+        if update.full:
+            for stamp in [stamp for stamp in duty.receiving if stamp <= update.stamp]:
+                actions.append(Discard(update=duty.receiving.pop(stamp)))
+        elif len(duty.receiving) >= MOST_RECEIVING:
+            return self.pull(duty, now)
+        duty.receiving[update.stamp] = update
+        return [*actions, Receive(update=update, broadcast=not update.full)]
+
+    def arrived(self, event: UpdateReady, now: float) -> list[LearnerAction]:
+        """The body of an update is complete: it waits for its turn."""
+        duty = self.machine.duties[event.update.fragment]
+        if duty.receiving.get(event.update.stamp) != event.update:
+            return [Discard(update=event.update)]
+        del duty.receiving[event.update.stamp]
+        duty.ready[event.update.stamp] = (event.update, event.records)
+        return self._next(duty, now)
+
+    def lost(self, event: UpdateLost, now: float) -> list[LearnerAction]:
+        """The body of an update cannot be had: pull the newest state instead."""
+        duty = self.machine.duties[event.update.fragment]
+        if duty.receiving.get(event.update.stamp) == event.update:
+            del duty.receiving[event.update.stamp]
+            self.machine.count("update lost")
+            return self.pull(duty, now)
+        return []
+
+    def _next(self, duty: Duty, now: float) -> list[LearnerAction]:
+        """Prepare the oldest update that is here, if no other is in preparation."""
+        actions: list[LearnerAction] = []
+        while duty.adoption is None and duty.ready:
+            stamp = min(duty.ready)
+            update, records = duty.ready[stamp]
+            seen = duty.progress.seen
+            if not update.full and stamp > seen and (stamp.epoch, stamp.version) != (seen.epoch, seen.version + 1):
+                if duty.receiving:
+                    return actions  # one before it is still coming
+                del duty.ready[stamp]
+                return [*actions, Discard(update=update), *self.pull(duty, now)]
+            mine, tokens = duty.mine(self.machine.key, update, records)
+            adoption = duty.progress.judge(stamp, mine, tokens)
+            if adoption.fate is Fate.OLD:
+                del duty.ready[stamp]
+                actions.append(Discard(update=update))
+                continue
+            duty.adoption, duty.prepared = adoption, False
+            actions += self._prepare(duty)
+        return actions
+
+    def _prepare(self, duty: Duty) -> list[LearnerAction]:
+        adoption, params = duty.adoption, self.machine.params
+        assert adoption is not None
+        fresh = duty.progress.seen.version < 0 or self.machine.phase is LearnerPhase.RESTORING
+        duty.reset = fresh or adoption.fate is Fate.GIVEN_UP or params.adopt == "overwrite"
+        duty.serial += 1
+        return [
+            Prepare(
+                fragment=duty.index, stamp=adoption.stamp, subtract=adoption.subtract, restore=adoption.restore,
+                reset=duty.reset, serial=duty.serial, keep=params.blend if params.adopt == "blend" else 1.0,
+            )
+        ]  # fmt: skip
+
+    def prepare_again(self, duty: Duty) -> list[LearnerAction]:
+        """What is unmerged was dropped: an adoption in preparation must not subtract it."""
+        if duty.adoption is None:
+            return []
+        update, records = duty.ready[duty.adoption.stamp]
+        mine, tokens = duty.mine(self.machine.key, update, records)
+        duty.adoption, duty.prepared = duty.progress.judge(update.stamp, mine, tokens), False
+        return self._prepare(duty)
+
+    def prepared(self, event: Prepared) -> list[LearnerAction]:
+        """The change is worked out; the next boundary adds it."""
+        duty = self.machine.duties[event.fragment]
+        if duty.adoption is not None and duty.serial == event.serial:
+            duty.prepared = True
+        return []
+
+    def adopt(self, now: float) -> list[LearnerAction]:
+        """At a boundary: adopt every update that is prepared."""
+        actions: list[LearnerAction] = []
+        for duty in self.machine.duties:
+            if duty.adoption is not None and duty.prepared:
+                actions += self._adopt(duty, now)
+        return actions
+
+    def _adopt(self, duty: Duty, now: float) -> list[LearnerAction]:
+        adoption, machine = duty.adoption, self.machine
+        assert adoption is not None
+        update, records = duty.ready.pop(adoption.stamp)
+        before = duty.progress.after, duty.progress.seen.epoch
+        actions: list[LearnerAction] = [Adopt(fragment=duty.index, stamp=adoption.stamp)]
+        forget = duty.progress.adopt(adoption)
+        if duty.reset and duty.progress.tokens:
+            duty.progress.drop()
+            machine.count("dropped")
+        if before != (duty.progress.after, duty.progress.seen.epoch) and duty.way:
+            machine.outflow.uplink.end(duty.index, duty.settle())
+        if adoption.fate is not Fate.CARRIED:
+            machine.count(str(adoption.fate))
+        if adoption.fate in (Fate.ROLLED_BACK, Fate.GIVEN_UP):
+            why = f"this state holds my contributions up to {adoption.mine}, I knew of {before[0]}"
+            actions.append(Note(what=f"fragment {duty.index}: {adoption.fate}", why=why, level="warning"))
+        duty.take_map(update, records)
+        if duty.adopted is not None:
+            actions.append(Discard(update=duty.adopted))
+        duty.adopted, duty.adoption, duty.prepared = update, None, False
+        return actions + machine.outflow.forget(duty, forget) + self._next(duty, now)
+
+    def clear(self, duty: Duty) -> list[LearnerAction]:
+        """Forget everything that is on its way in: the learner starts over."""
+        updates = [*duty.receiving.values(), *(update for update, _ in duty.ready.values())]
+        updates += [duty.adopted] if duty.adopted else []
+        duty.receiving.clear()
+        duty.ready.clear()
+        duty.adoption, duty.adopted, duty.pulled_at = None, None, None
+        return [Discard(update=update) for update in updates]

@@ -1,0 +1,258 @@
+"""Contributions on their way in: offered, fetched, screened, held; and the memory they may take.
+
+Rule: every contribution meets exactly one fate, and its learner is told: held (Ack), refused with a reason, or sent
+back for lack of room. A byte is granted only when all of its contribution fits the budget; what is held counts, and
+the oldest held one goes first, since its learner can cut again.
+"""
+
+from dataclasses import dataclass
+
+from zdiloco.core.desk import Desk, FragmentDesk
+from zdiloco.core.machine import CancelFetch, Fetch, Free, Note, Screen, Screened, Send, SyncerAction
+from zdiloco.core.membership import CONTRIBUTING, Fleet, Member, MemberEvent, MemberState
+from zdiloco.core.messages import Ack, Contribution, Refused
+from zdiloco.core.params import SyncParams
+from zdiloco.core.progress import Held, Refusal
+from zdiloco.core.weights import implausible
+from zdiloco.units import ContributionId, Epoch, FragmentId, MemberKey
+
+_TEXTS = {
+    Refusal.EPOCH: "it was cut on a state of another epoch: adopt the newest one and cut again",
+    Refusal.AFTER: "it does not start where your merged work ends: adopt the newest state and cut again",
+    Refusal.SEQ: "a newer one of yours is here",
+    Refusal.NON_FINITE: "it holds NaN or infinity: start over from the published values",
+    Refusal.BUDGET: "no room (sync.budget_bytes): cut it again later",
+    Refusal.CLOSED: "the run is ending, nothing more is merged",
+}
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A contribution that is not held yet. `fetched`: its bytes are here and it is being looked at."""
+
+    message: Contribution
+    fetched: bool = False
+    granted: bool = False
+
+
+class Intakes:
+    """The way of every contribution from its offer to a round."""
+
+    def __init__(self, params: SyncParams, desk: Desk, fleet: Fleet) -> None:
+        self.params, self.desk, self.fleet = params, desk, fleet
+        self.incoming: dict[tuple[MemberKey, FragmentId], Incoming] = {}
+        self.in_merge: dict[FragmentId, list[Held]] = {}
+        self._sent_back: dict[tuple[MemberKey, FragmentId], int] = {}
+        self.used_bytes = 0
+        self.refused: dict[str, int] = {}
+        self.replaced = self.late = 0
+
+    def offer(self, member: Member, message: Contribution, epoch: Epoch) -> list[SyncerAction]:
+        """A contribution is offered, perhaps again: fetch it, or say what became of it."""
+        key = member.key
+        if member.state not in CONTRIBUTING:
+            return []
+        why = self._check(message)
+        if why:
+            return self._refuse(key, message, *why)
+        desk = self.desk.fragments[message.fragment]
+        merged, held = desk.intake.merged_seq(key), desk.intake.held_seq(key)
+        if message.seq in (merged, held) and message.stamp.epoch == epoch:
+            return [Send(key=key, message=Ack(fragment=message.fragment, held=held, merged=merged))]
+        refusal = desk.intake.judge(key, message, epoch)
+        if refusal:
+            return self._refuse(key, message, refusal, _TEXTS[refusal])
+        return self._admit(key, desk, message)
+
+    def _admit(self, key: MemberKey, desk: FragmentDesk, message: Contribution) -> list[SyncerAction]:
+        place = (key, message.fragment)
+        under_way = self.incoming.get(place)
+        actions: list[SyncerAction] = []
+        if under_way and message.seq < under_way.message.seq:
+            return []
+        if under_way and message.seq == under_way.message.seq:
+            again = under_way.granted and not under_way.fetched
+            return [Fetch(key=key, message=under_way.message)] if again else []
+        if under_way:
+            self.replaced += 1
+            actions += self._let_go(place)
+        member = self.fleet.find(key)
+        if member:
+            member.marks[message.fragment] = max(member.marks.get(message.fragment, 0), message.cut_step)
+        self.incoming[place] = Incoming(message=message)
+        return actions + self.make_room()
+
+    def _check(self, message: Contribution) -> tuple[Refusal, str] | None:
+        if message.fragment >= len(self.desk.fragments):
+            return Refusal.LAYOUT, f"there is no fragment {message.fragment}"
+        if message.body.nbytes > 8 * self.desk.fragments[message.fragment].numel + 4096:
+            return Refusal.LAYOUT, f"{message.body.nbytes} bytes are too many for fragment {message.fragment}"
+        why = implausible(message, self.params)
+        return (Refusal.COUNTERS, why) if why else None
+
+    def make_room(self) -> list[SyncerAction]:
+        """Grant what fits the budget, in the order of coming.
+
+        If nothing fits and nothing that is here can ever be merged, the oldest held contribution is sent back, among
+        those that were sent back least since their learner's last merge: the same one must not lose again and again.
+        Else room will come by itself; until then whoever waits for it counts as declined, so that no round waits.
+        """
+        actions: list[SyncerAction] = []
+        self.desk.no_room.clear()
+        waiting = [place for place, incoming in self.incoming.items() if not incoming.granted]
+        for key, fragment in waiting:
+            incoming = self.incoming[key, fragment]
+            need = incoming.message.body.nbytes
+            while self.used_bytes + need > self.params.budget_bytes and self._stuck():
+                actions += self._send_back()
+            if self.used_bytes + need > self.params.budget_bytes:
+                self.desk.no_room.setdefault(fragment, set()).add(key)
+                continue
+            incoming.granted = True
+            self.used_bytes += need
+            actions.append(Fetch(key=key, message=incoming.message))
+        return actions
+
+    def _stuck(self) -> bool:
+        """Whether no held contribution can be merged before another one has room."""
+        moving = self.in_merge or any(incoming.granted for incoming in self.incoming.values())
+        counting = [len(self.desk.counting(desk)) for desk in self.desk]
+        held = any(desk.intake.held for desk in self.desk)
+        return held and not moving and max(counting) < self.desk.quorum()
+
+    def _send_back(self) -> list[SyncerAction]:
+        held = [held for desk in self.desk for held in desk.intake.held.values()]
+        oldest = min(held, key=self._place_in_queue)
+        place = (oldest.id.key, oldest.id.fragment)
+        self._sent_back[place] = self._sent_back.get(place, 0) + 1
+        del self.desk.fragments[oldest.id.fragment].intake.held[oldest.id.key]
+        return self._refuse(oldest.id.key, oldest.message, Refusal.BUDGET, _TEXTS[Refusal.BUDGET]) + self._free(oldest)
+
+    def _place_in_queue(self, held: Held) -> tuple[bool, int, float]:
+        """Who is sent back first: the quarantined, then who has met that least, then the oldest."""
+        key = held.id.key
+        return not self._quarantined(key), self._sent_back.get((key, held.id.fragment), 0), held.arrived_at
+
+    def _quarantined(self, key: MemberKey) -> bool:
+        member = self.fleet.find(key)
+        return member is not None and member.state is MemberState.QUARANTINED
+
+    def _free(self, held: Held) -> list[SyncerAction]:
+        self.used_bytes -= held.message.body.nbytes
+        return [Free(id=held.id)]
+
+    def fetched(self, key: MemberKey, message: Contribution, epoch: Epoch) -> list[SyncerAction]:
+        """All bytes of a contribution are here: look at them, unless it has become void meanwhile."""
+        incoming = self.incoming.get((key, message.fragment))
+        if incoming is None or incoming.message.seq != message.seq:
+            return [CancelFetch(key=key, message=message)]
+        incoming.fetched = True
+        return [Screen(id=_id_of(key, message), codec=message.codec)]
+
+    def lost(self, key: MemberKey, message: Contribution, reason: str) -> list[SyncerAction]:
+        """The transfer was given up."""
+        incoming = self.incoming.get((key, message.fragment))
+        if incoming is None or incoming.message.seq != message.seq:
+            return []
+        del self.incoming[key, message.fragment]
+        self.used_bytes -= message.body.nbytes if incoming.granted else 0
+        return self._refuse(key, message, Refusal.BODY, reason) + self.make_room()
+
+    def screened(self, event: Screened, epoch: Epoch, now: float) -> list[SyncerAction]:
+        """The bytes were looked at: hold the contribution, or refuse it."""
+        key, place = event.id.key, (event.id.key, event.id.fragment)
+        incoming = self.incoming.get(place)
+        if incoming is None or incoming.message.seq != event.id.seq:
+            return [Free(id=event.id)]
+        del self.incoming[place]
+        message = incoming.message
+        intake = self.desk.fragments[event.id.fragment].intake
+        refusal = Refusal(event.reason) if event.reason else intake.judge(key, message, epoch)
+        if refusal:
+            self.used_bytes -= message.body.nbytes
+            text = _TEXTS.get(refusal, "its bytes are not what they must be")
+            return [*self._refuse(key, message, refusal, text), Free(id=event.id), *self.make_room()]
+        return self._hold(Held(id=event.id, message=message, arrived_at=now, norm=event.norm), now)
+
+    def _hold(self, held: Held, now: float) -> list[SyncerAction]:
+        desk = self.desk.fragments[held.id.fragment]
+        late = desk.round is None or not desk.round.gathering or held.message.version < desk.round.version
+        before = self.desk.arrived(held, now)
+        actions: list[SyncerAction] = []
+        if late:
+            self.late += 1
+            why = f"it answers version {held.message.version}, which is closed"
+            what = f"holds {held.id.name}'s contribution to fragment {held.id.fragment} for the next round"
+            actions.append(Note(what=what, why=why, level="debug"))
+        if before:
+            self.replaced += 1
+            actions += self._free(before)
+        merged = desk.intake.merged_seq(held.id.key)
+        ack = Ack(fragment=held.id.fragment, held=held.id.seq, merged=merged)
+        return [*actions, Send(key=held.id.key, message=ack), *self.make_room()]
+
+    def merging(self, held: Held, desk: FragmentDesk) -> None:
+        """A held contribution enters a merge: its bytes are free once that is made; its learner behaves."""
+        self.in_merge.setdefault(desk.index, []).append(held)
+        self._sent_back.pop((held.id.key, desk.index), None)
+        member = self.fleet.find(held.id.key)
+        if member is None:
+            return
+        member.rounds += 1
+        member.merged_tokens += desk.share * held.message.tokens
+        member.staleness.add(float(desk.stamp.version - held.message.stamp.version))
+        if member.state is MemberState.QUARANTINED:
+            self.fleet.offenders.discard(member.key.name)
+            member.move(MemberEvent.CLEAN, "a clean round")
+
+    def merged(self, desk: FragmentDesk) -> list[SyncerAction]:
+        """The merge of this fragment is made: its contributions' bytes are needed no more."""
+        actions = [action for held in self.in_merge.pop(desk.index, []) for action in self._free(held)]
+        return actions + self.make_room()
+
+    def break_off(self, key: MemberKey) -> list[SyncerAction]:
+        """A process is gone: what it was sending will not come; what is held of it stays and is merged."""
+        places = [place for place in self.incoming if place[0] == key and not self.incoming[place].fetched]
+        actions = [action for place in places for action in self._let_go(place)]
+        return actions + self.make_room()
+
+    def forget(self, key: MemberKey) -> list[SyncerAction]:
+        """A process was replaced by a newer one of its name; the same as gone."""
+        return self.break_off(key)
+
+    def closed(self, member: Member, message: Contribution) -> list[SyncerAction]:
+        """The run is ending: say that it is merged already, or refuse it."""
+        desk = self.desk.fragments[message.fragment] if message.fragment < len(self.desk.fragments) else None
+        if desk and desk.intake.merged_seq(member.key) == message.seq:
+            return [Send(key=member.key, message=Ack(fragment=message.fragment, held=0, merged=message.seq))]
+        return self._refuse(member.key, message, Refusal.CLOSED, _TEXTS[Refusal.CLOSED])
+
+    def _let_go(self, place: tuple[MemberKey, FragmentId]) -> list[SyncerAction]:
+        incoming = self.incoming.pop(place)
+        if not incoming.granted:
+            return []
+        self.used_bytes -= incoming.message.body.nbytes
+        if incoming.fetched:
+            return []  # it is being looked at: `screened` frees it
+        return [CancelFetch(key=place[0], message=incoming.message)]
+
+    def _refuse(self, key: MemberKey, message: Contribution, reason: Refusal, text: str) -> list[SyncerAction]:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        member = self.fleet.find(key)
+        if member:
+            member.refused[reason] = member.refused.get(reason, 0) + 1
+            if reason is Refusal.NON_FINITE:
+                self.fleet.offenders.add(key.name)
+                if (member.state, MemberEvent.OFFENDED) in _OFFENDING:
+                    member.move(MemberEvent.OFFENDED, text)
+        what = f"refuses {key.name}'s contribution {message.seq} to fragment {message.fragment}"
+        note = Note(what=what, why=f"{reason}: {text}", level="debug" if reason is Refusal.AFTER else "info")
+        refused = Refused(fragment=message.fragment, seq=message.seq, reason=reason, text=text)
+        return [note, Send(key=key, message=refused)]
+
+
+def _id_of(key: MemberKey, message: Contribution) -> ContributionId:
+    return ContributionId(key.name, key.incarnation, message.fragment, message.seq)
+
+
+_OFFENDING = frozenset((state, MemberEvent.OFFENDED) for state in (MemberState.LIVE, MemberState.SUSPECT))

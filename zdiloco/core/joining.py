@@ -1,0 +1,86 @@
+"""How a learner stands with the syncer, and how often it says hello.
+
+Rule: a learner that has values trains on, whatever happens to the syncer; only one without values waits.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+HELLO_FIRST_S = 0.5
+HELLO_MOST_S = 5.0
+
+
+class LearnerPhase(StrEnum):
+    """What a learner is doing."""
+
+    HAILING = "hailing"
+    """Says hello; has no published values."""
+    DONATING = "donating"
+    """Sends its own values, with which the run begins."""
+    RESTORING = "restoring"
+    """Welcome; loads the published values before its first step."""
+    TRAINING = "training"
+    """Makes steps, contributes and adopts."""
+    ADRIFT = "adrift"
+    """Trains on without the syncer, and says hello again."""
+    LEAVING = "leaving"
+    """Pushes what fits, then says goodbye."""
+    STOPPED = "stopped"
+    """Over: nothing is handled any more."""
+
+
+class LearnerTurn(StrEnum):
+    """What moves a learner on."""
+
+    ASKED = "asked for the initial values"
+    WELCOMED = "welcomed"
+    WELCOMED_BACK = "welcomed back"
+    LOADED = "every fragment loaded"
+    LOST = "syncer silent, unknown or new"
+    OFFENDED = "its values cannot be merged"
+    LEAVE = "asked to leave"
+
+
+_P, _T = LearnerPhase, LearnerTurn
+TABLE: dict[tuple[LearnerPhase, LearnerTurn], LearnerPhase] = {
+    (_P.HAILING, _T.ASKED): _P.DONATING,
+    (_P.HAILING, _T.WELCOMED): _P.RESTORING,
+    (_P.HAILING, _T.LEAVE): _P.LEAVING,
+    (_P.DONATING, _T.WELCOMED): _P.RESTORING,
+    (_P.DONATING, _T.LOST): _P.HAILING,
+    (_P.DONATING, _T.LEAVE): _P.LEAVING,
+    (_P.DONATING, _T.OFFENDED): _P.HAILING,
+    (_P.RESTORING, _T.WELCOMED): _P.RESTORING,
+    (_P.RESTORING, _T.LOADED): _P.TRAINING,
+    (_P.RESTORING, _T.LOST): _P.HAILING,
+    (_P.RESTORING, _T.LEAVE): _P.LEAVING,
+    (_P.RESTORING, _T.OFFENDED): _P.HAILING,
+    (_P.TRAINING, _T.WELCOMED): _P.TRAINING,
+    (_P.TRAINING, _T.LOST): _P.ADRIFT,
+    (_P.TRAINING, _T.OFFENDED): _P.HAILING,
+    (_P.TRAINING, _T.LEAVE): _P.LEAVING,
+    (_P.ADRIFT, _T.WELCOMED_BACK): _P.TRAINING,
+    (_P.ADRIFT, _T.OFFENDED): _P.HAILING,
+    (_P.ADRIFT, _T.LEAVE): _P.LEAVING,
+    (_P.HAILING, _T.OFFENDED): _P.HAILING,
+    (_P.LEAVING, _T.OFFENDED): _P.LEAVING,
+}
+
+
+@dataclass(slots=True)
+class Hail:
+    """When to say hello next: soon at first, then less often, up to a cap."""
+
+    due_at: float = float("-inf")
+    wait_s: float = 0.0
+    said: bool = False
+
+    def next(self, now: float) -> None:
+        """A hello goes out now."""
+        self.said = self.wait_s > 0
+        self.wait_s = min(HELLO_MOST_S, max(HELLO_FIRST_S, 2 * self.wait_s))
+        self.due_at = now + self.wait_s
+
+    def reset(self) -> None:
+        """Start again with short waits."""
+        self.wait_s, self.said = 0.0, False

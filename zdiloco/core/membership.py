@@ -1,0 +1,208 @@
+"""Who is in the fleet: one member per name, a newer incarnation replaces an older one, silence is measured here.
+
+Rule: states move only along TABLE. Only LIVE, SUSPECT and QUARANTINED members contribute; only LIVE and SUSPECT ones
+count for the quorum; only LIVE ones are waited for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zdiloco.core.grace import Average
+from zdiloco.core.params import SyncParams
+from zdiloco.errors import MachineError
+from zdiloco.units import FragmentId, MemberKey
+
+
+class MemberState(StrEnum):
+    """What a member is to the syncer."""
+
+    JOINING = "joining"
+    """Welcomed; loads the published values, has made no step yet."""
+    LIVE = "live"
+    """Trains and is heard: counted, and waited for."""
+    SUSPECT = "suspect"
+    """Silent for suspect_after_s: not waited for, still counted."""
+    GONE = "gone"
+    """Silent for gone_after_s, or replaced: not counted."""
+    QUARANTINED = "quarantined"
+    """Sent values that could not be merged; counts again after one clean round."""
+    FINISHED = "finished"
+    """Took leave in order."""
+    WATCHING = "watching"
+    """Listens only; never counts."""
+
+
+class MemberEvent(StrEnum):
+    """What can happen to a member."""
+
+    STEPPED = "first step reported"
+    SILENT = "silent"
+    LOST = "silent for too long"
+    HEARD = "heard again"
+    OFFENDED = "sent what cannot be merged"
+    CLEAN = "a clean round"
+    LEFT = "took leave"
+
+
+_S, _E = MemberState, MemberEvent
+TABLE: dict[tuple[MemberState, MemberEvent], MemberState] = {
+    (_S.JOINING, _E.STEPPED): _S.LIVE,
+    (_S.JOINING, _E.LOST): _S.GONE,
+    (_S.JOINING, _E.LEFT): _S.FINISHED,
+    (_S.LIVE, _E.SILENT): _S.SUSPECT,
+    (_S.LIVE, _E.OFFENDED): _S.QUARANTINED,
+    (_S.LIVE, _E.LEFT): _S.FINISHED,
+    (_S.SUSPECT, _E.HEARD): _S.LIVE,
+    (_S.SUSPECT, _E.LOST): _S.GONE,
+    (_S.SUSPECT, _E.OFFENDED): _S.QUARANTINED,
+    (_S.SUSPECT, _E.LEFT): _S.FINISHED,
+    (_S.QUARANTINED, _E.CLEAN): _S.LIVE,
+    (_S.QUARANTINED, _E.LOST): _S.GONE,
+    (_S.QUARANTINED, _E.LEFT): _S.FINISHED,
+    (_S.WATCHING, _E.LOST): _S.GONE,
+    (_S.WATCHING, _E.LEFT): _S.FINISHED,
+    (_S.GONE, _E.LEFT): _S.FINISHED,
+}
+COUNTED = frozenset({_S.LIVE, _S.SUSPECT})
+CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED, _S.JOINING})
+
+
+@dataclass(slots=True)
+class Member:
+    """One process as the syncer sees it. Steps are its own count; times are the syncer's clock.
+
+    `marks`: per fragment, the inner step from which its next period counts (its last cut sent or merged, its first
+    step here); `called`: its step when the fragment was last called.
+    """
+
+    key: MemberKey
+    order: int
+    state: MemberState
+    heard_at: float
+    step: int = 0
+    step_at: float = 0.0
+    first_step: int | None = None
+    pace: Average = field(default_factory=lambda: Average(0.125))
+    answer: Average = field(default_factory=lambda: Average(0.125))
+    marks: dict[FragmentId, int] = field(default_factory=dict)
+    called: dict[FragmentId, float] = field(default_factory=dict)
+    trained_tokens: int = 0
+    unmerged_tokens: float = 0.0
+    dropped_tokens: float = 0.0
+    left_tokens: float = 0.0
+    merged_tokens: float = 0.0
+    rounds: int = 0
+    staleness: Average = field(default_factory=lambda: Average(0.125))
+    refused: dict[str, int] = field(default_factory=dict)
+    why: str = "welcomed"
+
+    def move(self, event: MemberEvent, why: str) -> None:
+        """Go where TABLE says; anything else is our mistake."""
+        if (self.state, event) not in TABLE:
+            raise MachineError(f"member {self.key.name}: {event} while {self.state}")
+        self.state, self.why = TABLE[self.state, event], why
+
+    def report(self, step: int, now: float) -> None:
+        """Take the member's step count; the pace is measured on our clock, between two reports of progress."""
+        if self.first_step is None:
+            self.first_step = step
+        elif step > self.step:
+            self.pace.add((now - self.step_at) / (step - self.step))
+        if step > self.step or not self.step_at:
+            self.step, self.step_at = step, now
+
+    def steps_at(self, now: float, horizon_s: float) -> float:
+        """The steps it has made by `now`, extrapolated at its average pace for at most `horizon_s` seconds."""
+        if self.pace.value is None or self.pace.value <= 0:
+            return float(self.step)
+        return self.step + min(now - self.step_at, horizon_s) / self.pace.value
+
+
+class Fleet:
+    """All members by name, newest incarnation only, and the incarnations that were replaced."""
+
+    def __init__(self, params: SyncParams) -> None:
+        self.params = params
+        self.members: dict[str, Member] = {}
+        self.replaced: set[MemberKey] = set()
+        self.offenders: set[str] = set()
+        self.order = 0
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+    def find(self, key: MemberKey) -> Member | None:
+        """The member with exactly this incarnation, whatever its state."""
+        member = self.members.get(key.name)
+        return member if member and member.key == key else None
+
+    def welcome(self, key: MemberKey, watching: bool, now: float) -> tuple[Member, MemberKey | None]:
+        """Take a process in. Returns it, and the older incarnation that it replaces, if any.
+
+        The caller has refused incarnations that are in `replaced`. A known process that says hello again is the same
+        member; its state starts over only if it was gone or finished.
+        """
+        known = self.members.get(key.name)
+        if known and known.key == key and known.state not in (MemberState.GONE, MemberState.FINISHED):
+            known.heard_at = now
+            return known, None
+        old = known.key if known and known.key != key else None
+        if old:
+            self.replaced.add(old)
+        self.order += 1
+        state = MemberState.WATCHING if watching else MemberState.JOINING
+        member = Member(key=key, order=self.order, state=state, heard_at=now)
+        for average in (member.pace, member.answer, member.staleness):
+            average.share = self.params.average
+        if known and known.key == key:
+            member.refused, member.rounds, member.merged_tokens = known.refused, known.rounds, known.merged_tokens
+        self.members[key.name] = member
+        return member, old
+
+    def hear(self, key: MemberKey, now: float) -> Member | None:
+        """A sign of life of this process. Returns the member, or None where it is not (or no longer) known."""
+        member = self.find(key)
+        if member is None or member.state in (MemberState.GONE, MemberState.FINISHED):
+            return None
+        member.heard_at = now
+        if member.state is MemberState.SUSPECT:
+            member.move(MemberEvent.HEARD, "heard again")
+        return member
+
+    def begin(self, member: Member) -> None:
+        """The member has made a step here: it is live, or in quarantine if its name sent what cannot be merged."""
+        member.move(MemberEvent.STEPPED, "training")
+        if member.key.name in self.offenders:
+            member.move(MemberEvent.OFFENDED, "in quarantine until one clean round")
+
+    def judge_silence(self, now: float) -> list[Member]:
+        """Move silent members on; returns those whose state changed."""
+        changed = []
+        for member in self.members.values():
+            silent = now - member.heard_at
+            if now >= member.heard_at + self.params.gone_after_s and (member.state, MemberEvent.LOST) in TABLE:
+                member.move(MemberEvent.LOST, f"silent for {silent:.1f} s")
+                changed.append(member)
+            elif now >= member.heard_at + self.params.suspect_after_s and (member.state, MemberEvent.SILENT) in TABLE:
+                member.move(MemberEvent.SILENT, f"silent for {silent:.1f} s")
+                changed.append(member)
+        return changed
+
+    def silence_due(self) -> float | None:
+        """The next moment at which somebody's silence has to be judged."""
+        due = []
+        for member in self.members.values():
+            if (member.state, MemberEvent.SILENT) in TABLE:
+                due.append(member.heard_at + self.params.suspect_after_s)
+            elif (member.state, MemberEvent.LOST) in TABLE:
+                due.append(member.heard_at + self.params.gone_after_s)
+        return min(due, default=None)
+
+    def counted(self) -> list[Member]:
+        """Members that count for the quorum."""
+        return [member for member in self.members.values() if member.state in COUNTED]
+
+    def waited_for(self) -> set[MemberKey]:
+        """Members that a round waits for."""
+        return {member.key for member in self.members.values() if member.state is MemberState.LIVE}

@@ -1,0 +1,389 @@
+"""What peers say to each other, as frozen values; nothing here knows how it crosses the wire.
+
+Rule: a message holds what the protocol needs and is checked when it is made, so whoever receives one may trust its
+bounds. Everything of a size that depends on the model or the fleet travels as a `Body` beside it.
+"""
+
+from dataclasses import dataclass
+
+from zdiloco.units import NO_EPOCH, Epoch, FragmentId, Stamp
+
+MAX_FRAGMENTS = 512
+"""Most fragments that one run may have: their stamps must fit into one 16 KiB header."""
+MAX_NAME = 64
+MAX_TEXT = 512
+MAX_COUNT = 2**53
+"""Largest counter (steps, tokens, bytes) that is believed: what a double holds exactly."""
+
+
+def check_range(owner: object, **bounds: tuple[float, float]) -> None:
+    """Raise ValueError unless each named field of `owner` lies in its closed interval (NaN never does)."""
+    for name, (low, high) in bounds.items():
+        value = getattr(owner, name)
+        if not low <= value <= high:
+            raise ValueError(f"{type(owner).__name__}.{name} is {value!r}; allowed is {low} to {high}")
+
+
+def check_text(owner: object, **limits: int) -> None:
+    """Raise ValueError unless each named text field of `owner` has at most its number of characters."""
+    for name, limit in limits.items():
+        if len(getattr(owner, name)) > limit:
+            raise ValueError(f"{type(owner).__name__}.{name} has more than {limit} characters")
+
+
+def check_stamps(owner: object, *stamps: Stamp) -> None:
+    """Raise ValueError unless each stamp's numbers are in range (a version of -1 means: none yet)."""
+    for stamp in stamps:
+        check_epoch(owner, stamp.epoch)
+        if not -1 <= stamp.version <= MAX_COUNT:
+            raise ValueError(f"{type(owner).__name__} holds version {stamp.version}; allowed is -1 to {MAX_COUNT}")
+
+
+def check_epoch(owner: object, epoch: Epoch) -> None:
+    """Raise ValueError unless the epoch's numbers are in range."""
+    if not (0 <= epoch.counter <= MAX_COUNT and 0 <= epoch.ident < 2**64):
+        raise ValueError(f"{type(owner).__name__} holds the epoch {epoch}; its numbers are out of range")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Body:
+    """The bytes that belong to a message and travel in chunks.
+
+    `transfer` names them among everything the sender has under way; `digest` is taken over the chunk checksums.
+    """
+
+    transfer: str
+    nbytes: int
+    chunk_bytes: int
+    digest: int
+
+    def __post_init__(self) -> None:
+        check_text(self, transfer=MAX_NAME * 2)
+        check_range(self, nbytes=(0, MAX_COUNT), chunk_bytes=(1, 2**23), digest=(0, 2**64 - 1))
+
+
+# ---- learner to syncer, control road
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """A process introduces itself: at the start, after silence, and when a syncer says that it does not know it.
+
+    `stamps` holds the adopted state of each fragment (empty: none yet); `epoch` is the highest one ever seen, so that
+    an old syncer learns that it has been replaced. `run_id` is empty until the first welcome, `layout_digest` for a
+    process that only watches.
+    """
+
+    name: str
+    incarnation: int
+    run_id: str = ""
+    layout_digest: str = ""
+    epoch: Epoch = NO_EPOCH
+    stamps: tuple[Stamp, ...] = ()
+    step: int = 0
+    watching: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= MAX_NAME:
+            raise ValueError(f"Hello.name has {len(self.name)} characters; allowed is 1 to {MAX_NAME}")
+        check_text(self, run_id=MAX_NAME, layout_digest=MAX_NAME)
+        check_range(self, incarnation=(1, 2**64 - 1), step=(0, MAX_COUNT))
+        check_epoch(self, self.epoch)
+        if len(self.stamps) > MAX_FRAGMENTS:
+            raise ValueError(f"Hello.stamps has {len(self.stamps)} entries; allowed is {MAX_FRAGMENTS}")
+        check_stamps(self, *self.stamps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Where a learner is, said at a step boundary: inner steps since its start and its token counts, share-weighted."""
+
+    step: int
+    trained_tokens: int
+    unmerged_tokens: float
+    dropped_tokens: float
+
+    def __post_init__(self) -> None:
+        every = (0, MAX_COUNT)
+        check_range(self, step=every, trained_tokens=every, unmerged_tokens=every, dropped_tokens=every)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat:
+    """A learner lives, whatever its training thread does. `epoch` is the highest one it has seen."""
+
+    step: int
+    epoch: Epoch
+
+    def __post_init__(self) -> None:
+        check_range(self, step=(0, MAX_COUNT))
+        check_epoch(self, self.epoch)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contribution:
+    """One learner's unmerged work on one fragment, as an outer gradient (design: seq, after, stamp).
+
+    It starts where the contribution `after` of the same learner ended and may be merged only on top of exactly that.
+    `version` is the round that it answers. `cut_step` is the learner's inner step at the snapshot.
+    """
+
+    fragment: FragmentId
+    seq: int
+    after: int
+    stamp: Stamp
+    steps: int
+    tokens: int
+    cut_step: int
+    version: int
+    codec: str
+    body: Body
+
+    def __post_init__(self) -> None:
+        every = (0, MAX_COUNT)
+        check_range(self, fragment=(0, MAX_FRAGMENTS), seq=(1, MAX_COUNT), after=every, steps=every, tokens=every)
+        check_range(self, cut_step=every, version=every)
+        check_text(self, codec=MAX_NAME)
+        check_stamps(self, self.stamp)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decline:
+    """A learner cannot answer the call of this round now. `eta_s`: in how many seconds it may, as far as it knows."""
+
+    fragment: FragmentId
+    version: int
+    reason: str
+    eta_s: float
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS), version=(0, MAX_COUNT), eta_s=(0, 1e9))
+        check_text(self, reason=MAX_TEXT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pull:
+    """Ask for the newest state of a fragment, with the whole map."""
+
+    fragment: FragmentId
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutOffer:
+    """The layout of the model, offered by the donor of the initial values."""
+
+    digest: str
+    body: Body
+
+    def __post_init__(self) -> None:
+        check_text(self, digest=MAX_NAME)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitialOffer:
+    """The donor's initial values of one fragment, fp32."""
+
+    fragment: FragmentId
+    body: Body
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handback:
+    """A learner returns the published state that it has adopted (value and map) to a syncer that starts again."""
+
+    fragment: FragmentId
+    stamp: Stamp
+    codec: str
+    value_bytes: int
+    body: Body
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS), value_bytes=(0, MAX_COUNT))
+        check_text(self, codec=MAX_NAME)
+        check_stamps(self, self.stamp)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goodbye:
+    """A learner leaves in order. `left_tokens`: its unmerged work, share-weighted, which nobody will merge."""
+
+    reason: str
+    step: int
+    trained_tokens: int
+    left_tokens: float
+    dropped_tokens: float
+
+    def __post_init__(self) -> None:
+        every = (0, MAX_COUNT)
+        check_text(self, reason=MAX_TEXT)
+        check_range(self, step=every, trained_tokens=every, left_tokens=every, dropped_tokens=every)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatusQuery:
+    """Somebody wants to know how the run is; answered by a `Status`, also to processes that never said hello."""
+
+
+# ---- syncer to learner, control road
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Welcome:
+    """The syncer takes a process as member number `order` of this epoch, and says what state it publishes."""
+
+    epoch: Epoch
+    run_id: str
+    order: int
+    layout_digest: str
+    versions: tuple[int, ...]
+    progress: float
+
+    def __post_init__(self) -> None:
+        check_epoch(self, self.epoch)
+        check_text(self, run_id=MAX_NAME, layout_digest=MAX_NAME)
+        check_range(self, order=(0, MAX_COUNT), progress=(0.0, 1e9))
+        if len(self.versions) > MAX_FRAGMENTS:
+            raise ValueError(f"Welcome.versions has {len(self.versions)} entries; allowed is {MAX_FRAGMENTS}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unwelcome:
+    """The syncer does not take a process. `reason` is a word of `core.tables.Unwelcomes`; `text` says what to do."""
+
+    reason: str
+    text: str
+    fatal: bool
+
+    def __post_init__(self) -> None:
+        check_text(self, reason=MAX_NAME, text=MAX_TEXT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Donate:
+    """The syncer has no values yet: send the layout, and then the initial values of every fragment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandbackRequest:
+    """The syncer starts again and wants the state of this fragment that the learner has adopted."""
+
+    fragment: FragmentId
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ack:
+    """Which of a learner's contributions to a fragment is held for the next close, and which is merged (0: none)."""
+
+    fragment: FragmentId
+    held: int
+    merged: int
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS), held=(0, MAX_COUNT), merged=(0, MAX_COUNT))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """A contribution will not be merged. `reason` is a word of `core.tables.Refusal`."""
+
+    fragment: FragmentId
+    seq: int
+    reason: str
+    text: str
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS), seq=(0, MAX_COUNT))
+        check_text(self, reason=MAX_NAME, text=MAX_TEXT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A round of a fragment opens; it will make `version` of it."""
+
+    epoch: Epoch
+    fragment: FragmentId
+    version: int
+
+    def __post_init__(self) -> None:
+        check_epoch(self, self.epoch)
+        check_range(self, fragment=(0, MAX_FRAGMENTS), version=(1, MAX_COUNT))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """The published value of a fragment. Its body is the value (`value_bytes`, in `codec`), then the record.
+
+    The record names what was merged from whom in this one version; when `full`, the sums of everybody, so that it may
+    be adopted on top of any older state.
+    """
+
+    fragment: FragmentId
+    stamp: Stamp
+    full: bool
+    codec: str
+    value_bytes: int
+    body: Body
+
+    def __post_init__(self) -> None:
+        check_range(self, fragment=(0, MAX_FRAGMENTS), value_bytes=(0, MAX_COUNT))
+        check_text(self, codec=MAX_NAME)
+        check_stamps(self, self.stamp)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beat:
+    """The syncer lives. Repeats what may have been missed: open rounds as (fragment, version), versions, stable ones.
+
+    `progress` is merged ÷ target tokens of the run (0 where there is no target); it never falls.
+    """
+
+    epoch: Epoch
+    open_rounds: tuple[tuple[int, int], ...]
+    versions: tuple[int, ...]
+    stable: tuple[int, ...]
+    progress: float
+    draining: bool
+
+    def __post_init__(self) -> None:
+        check_epoch(self, self.epoch)
+        check_range(self, progress=(0.0, 1e9))
+        for name in ("open_rounds", "versions", "stable"):
+            if len(getattr(self, name)) > MAX_FRAGMENTS:
+                raise ValueError(f"Beat.{name} has {len(getattr(self, name))} entries; allowed is {MAX_FRAGMENTS}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Farewell:
+    """The run is over, or the syncer stops: learners stop with this reason. `finished`: the target was reached."""
+
+    epoch: Epoch
+    finished: bool
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_epoch(self, self.epoch)
+        check_text(self, reason=MAX_TEXT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """The answer to a `StatusQuery`; its body is a map of what `zdiloco status --json` prints."""
+
+    body: Body
+
+
+Message = (
+    Hello | Report | Heartbeat | Contribution | Decline | Pull | LayoutOffer | InitialOffer | Handback | Goodbye
+    | StatusQuery | Welcome | Unwelcome | Donate | HandbackRequest | Ack | Refused | Call | Update | Beat | Farewell
+    | Status
+)  # fmt: skip
+"""Everything that one machine says to another."""

@@ -1,0 +1,207 @@
+"""How processes come in, and how a run begins or goes on: hello and welcome, donation, recovery.
+
+Rule: nobody sees anything of an epoch before its manifest is durable; whoever has to wait is told why.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zdiloco.core.desk import FragmentDesk
+from zdiloco.core.machine import (
+    HandbackTaken,
+    InitialTaken,
+    LayoutTaken,
+    Note,
+    Restamp,
+    Save,
+    Send,
+    Stop,
+    SyncerAction,
+    Unusable,
+)
+from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
+from zdiloco.core.progress import Intake
+from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
+from zdiloco.units import Epoch, MemberKey, Stamp
+
+if TYPE_CHECKING:
+    from zdiloco.core.syncer import SyncerMachine
+
+_P = SyncerPhase
+
+
+class Reception:
+    """The incoming side of one syncer machine: members, not contributions."""
+
+    def __init__(self, syncer: "SyncerMachine") -> None:
+        self.syncer = syncer
+        self.donation = Donation()
+        self.recovery: Recovery | None = None
+
+    def start_from(self, known: KnownState, now: float) -> None:
+        """A syncer starts again: what its disk holds, until the fleet has been asked for newer states."""
+        self.syncer.phase, self.syncer.run_id = _P.RECOVERING, known.run_id
+        self.syncer.layout_digest = known.layout_digest
+        self.know_layout(known.numels, known.shares)
+        self.recovery = Recovery(
+            ends_at=now + self.syncer.params.recover_wait_s,
+            highest=known.epoch,
+            best=list(known.stamps),
+            maps=list(known.maps),
+        )
+
+    def know_layout(self, numels: Sequence[int], shares: Sequence[float]) -> None:
+        """The fragments are known; the budget must hold K contributions of the largest one, else the process stops."""
+        self.syncer.desk.fragments = [
+            FragmentDesk(index=index, numel=numel, share=share, intake=Intake())
+            for index, (numel, share) in enumerate(zip(numels, shares, strict=True))
+        ]
+        params, largest = self.syncer.params, max(numels) * 4
+        needed = largest * params.min_quorum
+        self.syncer.desk.most_open = max(1, params.budget_bytes // max(needed, 1))
+        if needed > params.budget_bytes:
+            why = (
+                f"sync.budget_bytes is {params.budget_bytes}, but K = {params.min_quorum} contributions of the largest "
+                f"fragment ({largest} bytes in fp32) need {needed}; raise it or sync.num_fragments"
+            )
+            self.syncer.opening.append(Stop(reason=why, exit_code=2))
+
+    def seal(self, turn: SyncerTurn, epoch: Epoch, versions: Sequence[int]) -> list[SyncerAction]:
+        """A new epoch: stamp every fragment with it, and write its manifest before anybody sees it."""
+        self.syncer.move(turn)
+        self.syncer.epoch = epoch
+        stamps = tuple(Stamp(epoch, version) for version in versions)
+        for desk, stamp in zip(self.syncer.desk, stamps, strict=True):
+            desk.stamp = stamp
+        self.syncer.saving = True
+        why = f"epoch {epoch.counter} must be durable before anything of it is seen"
+        return [Restamp(stamps=stamps), Save(why=why)]
+
+    def finish_recovery(self) -> list[SyncerAction]:
+        """The fleet has been asked: go on from the newest state of every fragment."""
+        recovery = self.recovery
+        assert recovery is not None
+        for desk, map_ in zip(self.syncer.desk, recovery.maps, strict=True):
+            desk.intake = Intake(map_)
+        self.syncer.count_merged()
+        versions = [stamp.version for stamp in recovery.best]
+        note = Note(what="recovered", why=f"the newest of disk and fleet, {len(recovery.waiting)} members heard")
+        return [note, *self.seal(SyncerTurn.WAITED, recovery.next_epoch(self.syncer.ident), versions)]
+
+    def sealed(self, now: float) -> list[SyncerAction]:
+        """The epoch is durable: whoever waits is welcome."""
+        self.syncer.move(SyncerTurn.SEALED)
+        waiting = self.donation.waiting if self.recovery is None else self.recovery.waiting
+        self.donation, self.recovery = Donation(), None
+        begins = f"epoch {self.syncer.epoch.counter} begins"
+        actions: list[SyncerAction] = [Note(what=begins, why="its manifest is durable")]
+        for key, hello in waiting.items():
+            actions += self._welcome(key, hello, now)
+        self.syncer.beat_at = now
+        return actions
+
+    def hello(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
+        """A process introduces itself: welcome it, tell it to wait and why, or turn it away."""
+        refusal = self._check_hello(key, hello)
+        if refusal:
+            return [Send(key=key, message=refusal)]
+        starting = self.syncer.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING)
+        if not starting and hello.epoch > self.syncer.epoch:
+            return self.syncer.fence(hello.epoch)
+        if self.syncer.phase is _P.EMPTY:
+            actions = self.donation.offer(key, hello, now)
+            if key == self.donation.donor:
+                return actions
+            who = self.donation.donor.name if self.donation.donor else "the first learner"
+            return [*actions, self._not_yet(key, f"the initial values come from {who} first")]
+        if self.syncer.phase is _P.RECOVERING and self.recovery:
+            return [*self.recovery.hear(key, hello), self._not_yet(key, "this syncer recovers what the fleet holds")]
+        if self.syncer.phase is _P.SEALING:
+            waiting = self.recovery.waiting if self.recovery else self.donation.waiting
+            waiting[key] = hello
+            return [self._not_yet(key, "this syncer writes its first manifest")]
+        if self.syncer.farewell:
+            return [Send(key=key, message=self.syncer.farewell)]
+        return self._welcome(key, hello, now)
+
+    def _check_hello(self, key: MemberKey, hello: Hello) -> Unwelcome | None:
+        if hello.run_id and hello.run_id != self.syncer.run_id:
+            text = f"you belong to run {hello.run_id!r}, this syncer serves {self.syncer.run_id!r}"
+            return Unwelcome(reason="run", text=text, fatal=True)
+        if key in self.syncer.fleet.replaced:
+            return self._replaced(key)
+        if self.syncer.layout_digest and not hello.watching and hello.layout_digest != self.syncer.layout_digest:
+            text = f"your model's layout is {hello.layout_digest}, this run's is {self.syncer.layout_digest}"
+            return Unwelcome(reason="layout", text=text, fatal=True)
+        return None
+
+    def _welcome(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
+        known = self.syncer.fleet.hear(key, now)
+        member, old = self.syncer.fleet.welcome(key, hello.watching, now)
+        actions: list[SyncerAction] = []
+        if old:
+            actions += [Send(key=old, message=self._replaced(old)), *self.syncer.intakes.forget(old)]
+            actions += self.syncer.fleet_changed(now)
+        if not known:
+            why = f"member {member.order} of epoch {self.syncer.epoch.counter}"
+            actions.append(Note(what=f"{key.name} joins", why=why))
+        welcome = Welcome(
+            epoch=self.syncer.epoch,
+            run_id=self.syncer.run_id,
+            order=member.order,
+            layout_digest=self.syncer.layout_digest,
+            versions=tuple(desk.stamp.version for desk in self.syncer.desk),
+            progress=self.syncer.progress,
+        )
+        return [*actions, Send(key=key, message=welcome)]
+
+    def stranger(self, key: MemberKey, message: object) -> list[SyncerAction]:
+        """A message of a process that is not (or no longer) a member."""
+        if isinstance(message, Goodbye):
+            return []
+        if key in self.syncer.fleet.replaced:
+            return [Send(key=key, message=self._replaced(key))]
+        why = "this syncer does not know you (any more): say hello again"
+        return [Send(key=key, message=Unwelcome(reason="unknown", text=why, fatal=False))]
+
+    def _replaced(self, key: MemberKey) -> Unwelcome:
+        text = f"a newer process named {key.name!r} has joined: two learners must not share a name"
+        return Unwelcome(reason="replaced", text=text, fatal=True)
+
+    def _not_yet(self, key: MemberKey, why: str) -> Send:
+        return Send(key=key, message=Unwelcome(reason="starting", text=why, fatal=False))
+
+    def layout_taken(self, event: LayoutTaken, now: float) -> list[SyncerAction]:
+        """The donor's layout is known."""
+        self.donation.digest, self.donation.numels, self.donation.shares = event.digest, event.numels, event.shares
+        self.donation.heard_at = now
+        return []
+
+    def initial_taken(self, event: InitialTaken, now: float) -> list[SyncerAction]:
+        """One more fragment of the donor's values is here; with the last one the run begins."""
+        donation = self.donation
+        if event.key != donation.donor or self.syncer.phase is not _P.EMPTY:
+            return []
+        donation.taken.add(event.fragment)
+        donation.heard_at = now
+        if not donation.complete:
+            return []
+        self.syncer.layout_digest = donation.digest
+        self.know_layout(donation.numels, donation.shares)
+        stops, self.syncer.opening = self.syncer.opening, []
+        return stops + self.seal(SyncerTurn.HAS_ALL, Epoch(1, self.syncer.ident), [0] * len(donation.numels))
+
+    def handback_taken(self, event: HandbackTaken, now: float) -> list[SyncerAction]:
+        """A state of the fleet has replaced the disk's."""
+        if self.recovery:
+            self.recovery.taken(event.key, event.fragment, event.map_)
+        return [Note(what=f"fragment {event.fragment} comes from {event.key.name}", why="newer than the disk's")]
+
+    def unusable(self, event: Unusable, now: float) -> list[SyncerAction]:
+        """A body made no sense or did not come: ask somebody else."""
+        note = Note(what=f"body of {event.key.name} unusable", why=event.reason, level="warning")
+        if isinstance(event.message, Handback) and self.recovery:
+            self.recovery.lost(event.key, event.message)
+        elif event.key == self.donation.donor:
+            self.donation.heard_at = now - self.syncer.params.gone_after_s  # the next one that waits shall donate
+        return [note]

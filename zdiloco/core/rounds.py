@@ -1,0 +1,141 @@
+"""One round of one fragment: the gathering that turns version v into v + 1, and the decision when it may close.
+
+Rule: `decide` is a pure function of the round, the fleet and now, and always says why. States move only along TABLE.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zdiloco.errors import MachineError
+from zdiloco.units import FragmentId, MemberKey
+
+
+class RoundState(StrEnum):
+    """Where a round is."""
+
+    OPEN = "open"
+    """Called; fewer contributions than the quorum."""
+    GRACE = "grace"
+    """The quorum is in; more are welcome until the window ends."""
+    PARKED = "parked"
+    """Waited too long for a quorum; waits on without taking a slot."""
+    MERGING = "merging"
+    """Closed; the outer step is being made."""
+    PUBLISHED = "published"
+    """The new version is out; the round is over."""
+
+
+class RoundEvent(StrEnum):
+    """What can happen to a round."""
+
+    QUORUM = "quorum reached"
+    QUORUM_LOST = "quorum lost"
+    TOO_LONG = "no quorum for too long"
+    CLOSE = "close"
+    MERGED = "outer step made"
+
+
+TABLE: dict[tuple[RoundState, RoundEvent], RoundState] = {
+    (RoundState.OPEN, RoundEvent.QUORUM): RoundState.GRACE,
+    (RoundState.OPEN, RoundEvent.TOO_LONG): RoundState.PARKED,
+    (RoundState.OPEN, RoundEvent.CLOSE): RoundState.MERGING,
+    (RoundState.GRACE, RoundEvent.QUORUM_LOST): RoundState.OPEN,
+    (RoundState.GRACE, RoundEvent.CLOSE): RoundState.MERGING,
+    (RoundState.PARKED, RoundEvent.QUORUM): RoundState.GRACE,
+    (RoundState.PARKED, RoundEvent.CLOSE): RoundState.MERGING,
+    (RoundState.MERGING, RoundEvent.MERGED): RoundState.PUBLISHED,
+}
+
+
+@dataclass(slots=True)
+class Round:
+    """A round under way. `fresh`: who answered this call (held ones from before do not start the grace window)."""
+
+    fragment: FragmentId
+    version: int
+    called_at: float
+    why: str
+    state: RoundState = RoundState.OPEN
+    fresh: set[MemberKey] = field(default_factory=set)
+    declined: dict[MemberKey, str] = field(default_factory=dict)
+    quorum_at: float | None = None
+    closed_at: float | None = None
+
+    def move(self, event: RoundEvent) -> None:
+        """Go where TABLE says; anything else is our mistake."""
+        if (self.state, event) not in TABLE:
+            raise MachineError(f"round of fragment {self.fragment}: {event} while {self.state}")
+        self.state = TABLE[self.state, event]
+
+    @property
+    def gathering(self) -> bool:
+        """Whether contributions still enter this round."""
+        return self.state in (RoundState.OPEN, RoundState.GRACE, RoundState.PARKED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """Not yet: look again at `until` (None: when something happens)."""
+
+    until: float | None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Close:
+    """The round closes now."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attendance:
+    """Who is where, for one decision.
+
+    `waited_for`: live learners that are not suspect; `held`: all that is in hand; `patience_ends`: when held
+    contributions stop waiting for an answer to this call (somebody may beat and yet make no step for an hour).
+    """
+
+    waited_for: Set[MemberKey]
+    live: int
+    held: Set[MemberKey]
+    fresh: Set[MemberKey]
+    declined: Set[MemberKey]
+    quorum: int
+    patience_ends: float
+
+
+def missing(seen: Attendance) -> Set[MemberKey]:
+    """Live learners that are neither in, held nor declined."""
+    return seen.waited_for - seen.held - seen.declined
+
+
+def has_quorum(seen: Attendance) -> bool:
+    """Whether enough answers to this call are in to start the grace window."""
+    return len(seen.fresh & seen.held) >= seen.quorum
+
+
+def decide(seen: Attendance, ends: float | None, grace_why: str, now: float) -> Wait | Close:
+    """Say whether a round may close at `now`, and why. `ends`: end of the grace window, None before the quorum."""
+    absent = missing(seen)
+    if len(seen.held) < seen.quorum:
+        have = f"{len(seen.held)} of {seen.quorum} contributions"
+        if seen.live < seen.quorum:
+            return Wait(until=None, why=f"{have}; quorum lost, {seen.live} live")
+        return Wait(until=None, why=f"{have}; missing {names(absent)}")
+    if not absent:
+        return Close(why=f"every live learner is in, held or declined ({len(seen.held)} in)")
+    if ends is None:
+        why = f"{len(seen.held)} held from before, too few answers to this call; missing {names(absent)}"
+        return Wait(until=seen.patience_ends, why=why) if now < seen.patience_ends else Close(why=why)
+    if now < ends:
+        return Wait(until=ends, why=f"{grace_why}; {len(seen.held)} in, missing {names(absent)}")
+    return Close(why=f"grace window over ({len(seen.held)} in, without {names(absent)})")
+
+
+def names(keys: Set[MemberKey]) -> str:
+    """Up to four names, for people."""
+    ordered = sorted(key.name for key in keys)
+    more = f" and {len(ordered) - 4} more" if len(ordered) > 4 else ""
+    return ", ".join(ordered[:4]) + more if ordered else "nobody"

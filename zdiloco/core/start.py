@@ -1,0 +1,215 @@
+"""How a syncer comes to have state: from a donor's initial values, or from its disk and what the fleet hands back.
+
+Rule: nothing of a new epoch is seen by anybody before its manifest is durable. A donor that dies half-way is
+replaced; whoever was not asked waits and is told so.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zdiloco.core.machine import Fetch, Note, Send, SyncerAction
+from zdiloco.core.messages import Donate, Handback, HandbackRequest, Hello, InitialOffer, LayoutOffer
+from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Merged, Stamp
+
+
+class SyncerPhase(StrEnum):
+    """What a syncer is doing."""
+
+    EMPTY = "empty"
+    """Has no values; waits for a donor's."""
+    RECOVERING = "recovering"
+    """Has a state from disk; asks whether the fleet holds a newer one."""
+    SEALING = "sealing"
+    """Writes the first manifest of its epoch; nobody has seen anything of it."""
+    RUNNING = "running"
+    """Calls, merges and publishes."""
+    DRAINING = "draining"
+    """The target is reached: open rounds close, no new ones open."""
+    SAVING = "saving"
+    """Writes the last checkpoint."""
+    STOPPED = "stopped"
+    """Over: nothing is handled any more."""
+
+
+class SyncerTurn(StrEnum):
+    """What moves a syncer on."""
+
+    HAS_ALL = "every fragment has a value"
+    WAITED = "the fleet has been asked"
+    SEALED = "the epoch is durable"
+    TARGET = "target reached"
+    DRAINED = "no round is open"
+    LEAVE = "asked to leave"
+    SAVED = "the last checkpoint is durable"
+    FENCED = "a higher epoch exists"
+
+
+_P, _T = SyncerPhase, SyncerTurn
+TABLE: dict[tuple[SyncerPhase, SyncerTurn], SyncerPhase] = {
+    (_P.EMPTY, _T.HAS_ALL): _P.SEALING,
+    (_P.EMPTY, _T.LEAVE): _P.STOPPED,
+    (_P.EMPTY, _T.FENCED): _P.STOPPED,
+    (_P.RECOVERING, _T.WAITED): _P.SEALING,
+    (_P.RECOVERING, _T.LEAVE): _P.STOPPED,
+    (_P.RECOVERING, _T.FENCED): _P.STOPPED,
+    (_P.SEALING, _T.SEALED): _P.RUNNING,
+    (_P.SEALING, _T.LEAVE): _P.STOPPED,
+    (_P.SEALING, _T.FENCED): _P.STOPPED,
+    (_P.RUNNING, _T.TARGET): _P.DRAINING,
+    (_P.RUNNING, _T.LEAVE): _P.SAVING,
+    (_P.RUNNING, _T.FENCED): _P.STOPPED,
+    (_P.DRAINING, _T.DRAINED): _P.SAVING,
+    (_P.DRAINING, _T.LEAVE): _P.SAVING,
+    (_P.DRAINING, _T.FENCED): _P.STOPPED,
+    (_P.SAVING, _T.SAVED): _P.STOPPED,
+    (_P.SAVING, _T.LEAVE): _P.STOPPED,
+    (_P.SAVING, _T.FENCED): _P.STOPPED,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownState:
+    """What a syncer starts from: read from its disk, per fragment the state and whose work is in it, in sums."""
+
+    run_id: str
+    epoch: Epoch
+    layout_digest: str
+    numels: tuple[int, ...]
+    shares: tuple[float, ...]
+    stamps: tuple[Stamp, ...]
+    maps: tuple[tuple[Merged, ...], ...]
+
+
+@dataclass(slots=True)
+class Donation:
+    """The initial values as they come in from one donor."""
+
+    donor: MemberKey | None = None
+    heard_at: float = 0.0
+    waiting: dict[MemberKey, Hello] = field(default_factory=dict)
+    digest: str = ""
+    numels: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    taken: set[int] = field(default_factory=set)
+
+    def offer(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
+        """A process without state says hello: it becomes the donor, or waits."""
+        if hello.watching:
+            return []
+        self.waiting[key] = hello
+        if self.donor is None:
+            return self._choose(key, now)
+        if self.donor == key:
+            self.heard_at = now
+        return []
+
+    def _choose(self, key: MemberKey, now: float) -> list[SyncerAction]:
+        self.donor, self.heard_at, self.taken = key, now, set()
+        self.digest, self.numels, self.shares = "", (), ()  # another donor may have another model
+        why = "it is the first that could be asked"
+        return [Note(what=f"asked {key.name} for the initial values", why=why), Send(key=key, message=Donate())]
+
+    def judge_silence(self, now: float, gone_after_s: float) -> list[SyncerAction]:
+        """Replace a donor that has gone silent by the next who waits."""
+        if self.donor is None or now - self.heard_at < gone_after_s:
+            return []
+        lost = self.donor
+        self.waiting.pop(lost, None)
+        self.donor = None
+        note = Note(what=f"donor {lost.name} is gone", why=f"silent for {now - self.heard_at:.1f} s", level="warning")
+        return [note, *(self._choose(next(iter(self.waiting)), now) if self.waiting else [])]
+
+    def fetch(self, key: MemberKey, message: LayoutOffer | InitialOffer, now: float) -> list[SyncerAction]:
+        """Fetch what the donor offers; anybody else's offer is ignored."""
+        if key != self.donor:
+            return []
+        self.heard_at = now
+        if isinstance(message, InitialOffer) and message.fragment in self.taken:
+            return []
+        return [Fetch(key=key, message=message)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether layout and every fragment are here."""
+        return bool(self.numels) and len(self.taken) == len(self.numels)
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What the fleet may hold that is newer than the disk, while a syncer starts again.
+
+    `taking`: per fragment the states on their way into Theta, oldest first, each with the best one before it.
+    """
+
+    ends_at: float
+    highest: Epoch
+    best: list[Stamp]
+    maps: list[tuple[Merged, ...]]
+    pending: dict[tuple[MemberKey, int], Stamp] = field(default_factory=dict)
+    taking: dict[int, list[tuple[Handback, Stamp]]] = field(default_factory=dict)
+    waiting: dict[MemberKey, Hello] = field(default_factory=dict)
+
+    def hear(self, key: MemberKey, hello: Hello) -> list[SyncerAction]:
+        """A member tells what it has adopted: ask for what is newer than all that is known or asked for."""
+        self.waiting[key] = hello
+        self.highest = max(self.highest, hello.epoch)
+        actions: list[SyncerAction] = []
+        for fragment, stamp in enumerate(hello.stamps[: len(self.best)]):
+            asked = max((s for (_, f), s in self.pending.items() if f == fragment), default=self.best[fragment])
+            if stamp > max(asked, self.best[fragment]) or self.pending.get((key, fragment)) == stamp:
+                self.pending[key, fragment] = stamp
+                actions.append(Send(key=key, message=HandbackRequest(fragment=fragment)))
+        return actions
+
+    def fetch(self, key: MemberKey, message: Handback) -> list[SyncerAction]:
+        """Fetch a state that was asked for and is still the newest."""
+        if (key, message.fragment) not in self.pending or message.stamp <= self.best[message.fragment]:
+            self.pending.pop((key, message.fragment), None)
+            return []
+        return [Fetch(key=key, message=message)]
+
+    def take(self, message: Handback) -> bool:
+        """A fetched state goes into Theta, unless a newer one did meanwhile. Returns whether it does."""
+        if message.stamp <= self.best[message.fragment]:
+            return False
+        self.taking.setdefault(message.fragment, []).append((message, self.best[message.fragment]))
+        self.best[message.fragment] = message.stamp
+        return True
+
+    def taken(self, key: MemberKey, fragment: int, map_: tuple[Merged, ...]) -> None:
+        """A handed-back state is in Theta: the oldest of those on their way there."""
+        self.pending.pop((key, fragment), None)
+        self.maps[fragment] = map_
+        self.taking[fragment].pop(0)
+
+    def lost(self, key: MemberKey, message: Handback) -> None:
+        """A state that was asked for cannot be had, or made no sense: what was there before holds."""
+        taking = self.taking.get(message.fragment, [])
+        place = next((n for n, (under_way, _) in enumerate(taking) if under_way == message), None)
+        if place is not None:
+            _, before = taking.pop(place)
+            if place < len(taking):  # a newer one comes after it, on top of what was before both
+                taking[place] = (taking[place][0], before)
+            else:
+                self.best[message.fragment] = before
+        self.pending.pop((key, message.fragment), None)
+
+    def over(self, now: float) -> bool:
+        """Whether the wait is over, nothing newer is still under way (for so long), and Theta and map agree."""
+        return now >= self.due_at()
+
+    def due_at(self) -> float:
+        """When the wait is over as things are; infinity while a state goes into Theta, which ends with an event."""
+        if any(self.taking.values()):
+            return math.inf
+        newer = any(stamp > self.best[fragment] for (_, fragment), stamp in self.pending.items())
+        return self.ends_at + PENDING_GRACE_S if newer else self.ends_at
+
+    def next_epoch(self, ident: int) -> Epoch:
+        """An epoch above everything that was ever seen."""
+        return Epoch(max(self.highest, NO_EPOCH).counter + 1, ident)
+
+
+PENDING_GRACE_S = 60.0
+"""How much longer than `recover_wait_s` a state that is on its way from the fleet is waited for."""

@@ -1,0 +1,103 @@
+"""What a syncer machine tells about itself: one map of plain values, the answer to a status query.
+
+Rule: keys are the glossary's words, seconds and tokens are plain numbers, and every wait says for what.
+"""
+
+from typing import Any
+
+from zdiloco.core.desk import FragmentDesk
+from zdiloco.core.membership import Member, MemberState
+from zdiloco.core.rounds import missing, names
+from zdiloco.core.syncer import SyncerMachine
+
+
+def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
+    """The state of a run as the syncer sees it at `now`; nothing in it is shared with the machine."""
+    desk = machine.desk
+    return {
+        "run_id": machine.run_id,
+        "epoch": machine.epoch.counter,
+        "phase": str(machine.phase),
+        "progress": machine.progress,
+        "target_tokens": machine.target_tokens,
+        "merged_tokens": machine.merged_tokens,
+        "rounds": machine.rounds,
+        "contributions": machine.contributions,
+        "mean_participants": machine.contributions / machine.rounds if machine.rounds else 0.0,
+        "quorum": desk.quorum(),
+        "live": len(machine.fleet.counted()),
+        "max_open_rounds": desk.max_open() if desk.fragments else 0,
+        "sync_period": machine.params.sync_period,
+        "averages_s": {
+            "quorum": desk.quorum_s.value,
+            "sync": desk.sync_s.value,
+            "round": desk.round_s.value,
+        },
+        "fragments": [_fragment(machine, fragment, now) for fragment in desk],
+        "learners": [_learner(member, now) for member in sorted(machine.fleet, key=lambda member: member.key)],
+        "refused": {str(reason): count for reason, count in machine.intakes.refused.items()},
+        "late": machine.intakes.late,
+        "replaced": machine.intakes.replaced,
+        "budget": {"used_bytes": machine.intakes.used_bytes, "bytes": machine.params.budget_bytes},
+        "ledger": _ledger(machine),
+    }
+
+
+def _fragment(machine: SyncerMachine, desk: FragmentDesk, now: float) -> dict[str, Any]:
+    rnd = desk.round
+    answer: dict[str, Any] = {
+        "fragment": desk.index,
+        "version": desk.stamp.version,
+        "stable": desk.stable.version if desk.stable.epoch == machine.epoch else None,
+        "held": len(desk.intake.held),
+        "why": desk.why,
+        "round": None,
+    }
+    if rnd is not None:
+        ends = machine.desk.ends.get(desk.index)
+        absent = missing(machine.desk.attendance(desk)) if rnd.gathering else frozenset()
+        answer["round"] = {
+            "version": rnd.version,
+            "state": str(rnd.state),
+            "why": rnd.why,
+            "age_s": now - rnd.called_at,
+            "in": sorted(key.name for key in rnd.fresh),
+            "declined": {key.name: reason for key, reason in sorted(rnd.declined.items())},
+            "missing": names(absent),
+            "looks_again_in_s": None if ends is None else max(0.0, ends - now),
+        }
+    return answer
+
+
+def _learner(member: Member, now: float) -> dict[str, Any]:
+    pace = member.pace.value
+    return {
+        "name": member.key.name,
+        "incarnation": f"{member.key.incarnation:016x}",
+        "state": str(member.state),
+        "why": member.why,
+        "step": member.step,
+        "steps_per_s": 1 / pace if pace else 0.0,
+        "answer_s": member.answer.value,
+        "staleness": member.staleness.value,
+        "rounds": member.rounds,
+        "trained_tokens": member.trained_tokens,
+        "merged_tokens": member.merged_tokens,
+        "unmerged_tokens": member.unmerged_tokens,
+        "last_seen_s": now - member.heard_at,
+        "refused": dict(member.refused),
+    }
+
+
+def _ledger(machine: SyncerMachine) -> dict[str, Any]:
+    """The books as members last reported them; what a dead one lost is known only from its own file."""
+    members = list(machine.fleet)
+    living = [member for member in members if member.state is not MemberState.GONE]
+    return {
+        "trained": sum(member.trained_tokens for member in members),
+        "merged": machine.merged_tokens,
+        "unmerged": sum(member.unmerged_tokens for member in living),
+        "lost": None,
+        "dropped": sum(member.dropped_tokens for member in members),
+        "left": sum(member.left_tokens for member in members),
+    }

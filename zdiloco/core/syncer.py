@@ -1,0 +1,382 @@
+"""The syncer machine: who is in, what is called, what is merged, what is durable.
+
+Rule: it decides and touches nothing. `handle` takes one event, does what that event asks for, then looks at everything
+whose time has come. Bytes are handles (`ContributionId`); values, checkpoints and sockets belong to the body.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from zdiloco.core.desk import Closing, Desk, FragmentDesk
+from zdiloco.core.ending import Ending
+from zdiloco.core.intake import Intakes
+from zdiloco.core.machine import (
+    Broadcast,
+    CancelFetch,
+    Fetched,
+    FetchLost,
+    HandbackTaken,
+    InitialTaken,
+    LayoutTaken,
+    LeaveRequested,
+    Merge,
+    MergeDone,
+    Note,
+    Part,
+    Publish,
+    Received,
+    Save,
+    Saved,
+    SaveFailed,
+    Screened,
+    Serve,
+    ServeStatus,
+    Stop,
+    SyncerAction,
+    SyncerEvent,
+    TakeHandback,
+    TakeInitial,
+    TakeLayout,
+    TimerDue,
+    Unusable,
+)
+from zdiloco.core.membership import Fleet, Member, MemberEvent, MemberState
+from zdiloco.core.messages import (
+    Beat,
+    Call,
+    Contribution,
+    Decline,
+    Farewell,
+    Goodbye,
+    Handback,
+    Heartbeat,
+    Hello,
+    InitialOffer,
+    LayoutOffer,
+    Pull,
+    Report,
+    StatusQuery,
+)
+from zdiloco.core.params import SyncParams
+from zdiloco.core.reception import Reception
+from zdiloco.core.start import TABLE, KnownState, SyncerPhase, SyncerTurn
+from zdiloco.core.weights import weight_of
+from zdiloco.errors import MachineError
+from zdiloco.units import NO_EPOCH, Epoch, Stamp
+
+_P = SyncerPhase
+
+
+class SyncerMachine:
+    """One syncer process. `ident`: its random id; `known`: what its disk holds, None for a new run.
+
+    `target_tokens`: share-weighted merged tokens that end the run (0: none).
+    """
+
+    def __init__(
+        self, params: SyncParams, *, run_id: str, ident: int, now: float, target_tokens: int = 0,
+        known: KnownState | None = None,
+    ) -> None:  # fmt: skip
+        self.params, self.run_id, self.ident, self.target_tokens = params, run_id, ident, target_tokens
+        self.phase = _P.EMPTY
+        self.epoch: Epoch = NO_EPOCH
+        self.layout_digest = ""
+        self.fleet = Fleet(params)
+        self.desk = Desk(params, self.fleet)
+        self.intakes = Intakes(params, self.desk, self.fleet)
+        self.reception = Reception(self)
+        self.ending = Ending(self)
+        self.progress = 0.0
+        self.base_tokens = 0.0
+        self.merged_tokens = 0.0
+        self.beat_at = now
+        self.save_at = now + params.checkpoint_every_s
+        self.saving = self.dirty = False
+        self.drain_ends = float("inf")
+        self.farewell: Farewell | None = None
+        self.opening: list[SyncerAction] = []
+        self.rounds = 0
+        self.contributions = 0
+        if known is not None:
+            self.reception.start_from(known, now)
+
+    # ---- the contract
+
+    def handle(self, event: SyncerEvent, now: float) -> list[SyncerAction]:
+        """Take one event at `now` (monotonic seconds) and say what to do, in order."""
+        actions, self.opening = self.opening, []
+        if self.phase is _P.STOPPED:
+            return actions
+        if isinstance(event, Received):
+            actions += self._message(event, now)
+        else:
+            handler = self._EVENTS.get(type(event))
+            if handler is None:
+                raise MachineError(f"the syncer machine knows no event {type(event).__name__}")
+            actions += handler(self, event, now)
+        return actions + self._turn(now)
+
+    def deadline(self) -> float | None:
+        """When to send `TimerDue` next."""
+        if self.phase is _P.STOPPED:
+            return None
+        due: list[float | None] = [self.beat_at]
+        if self.phase in (_P.RUNNING, _P.DRAINING):
+            due += [self.desk.deadline(), self.fleet.silence_due()]
+        if self.phase is _P.RECOVERING and self.reception.recovery:
+            due.append(self.reception.recovery.due_at())
+        if self.phase in (_P.DRAINING, _P.SAVING):
+            due.append(self.drain_ends)
+        return min(at for at in due if at is not None)
+
+    # ---- starting
+
+    def count_merged(self) -> None:
+        """Sum what is merged, from the maps."""
+        self.merged_tokens = sum(
+            desk.share * sum(entry.tokens for entry in desk.intake.map.values()) for desk in self.desk
+        )
+        self.follow_progress()
+
+    def follow_progress(self) -> None:
+        """Merged over target tokens; it never falls."""
+        if self.target_tokens:
+            self.progress = max(self.progress, self.merged_tokens / self.target_tokens)
+
+    # ---- what members say
+
+    def _message(self, event: Received, now: float) -> list[SyncerAction]:
+        message, key = event.message, event.key
+        if isinstance(message, StatusQuery):
+            return [ServeStatus(key=key)]
+        if isinstance(message, Hello):
+            return self.reception.hello(key, message, now)
+        if isinstance(message, Heartbeat) and message.epoch > self._highest():
+            return self.fence(message.epoch)
+        if isinstance(message, LayoutOffer | InitialOffer):
+            return self.reception.donation.fetch(key, message, now) if self.phase is _P.EMPTY else []
+        if isinstance(message, Handback):
+            recovery = self.reception.recovery if self.phase is _P.RECOVERING else None
+            return recovery.fetch(key, message) if recovery else []
+        if self.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING):
+            if key == self.reception.donation.donor:
+                self.reception.donation.heard_at = now
+            return []
+        was = self.fleet.find(key)
+        suspect = was is not None and was.state is MemberState.SUSPECT
+        member = self.fleet.hear(key, now)
+        if member is None:
+            return self.reception.stranger(key, message)
+        actions: list[SyncerAction] = self.close(self.desk.judge(now)) if suspect else []
+        handler = self._MESSAGES.get(type(message))
+        return actions + (handler(self, member, message, now) if handler else [])
+
+    def _highest(self) -> Epoch:
+        return max(self.epoch, self.reception.recovery.highest) if self.reception.recovery else self.epoch
+
+    def fence(self, epoch: Epoch) -> list[SyncerAction]:
+        """A higher epoch exists: stop."""
+        self.move(SyncerTurn.FENCED)
+        why = f"epoch {epoch.counter} exists and ours is {self._highest().counter}: a newer syncer runs this run"
+        return [Note(what="fenced", why=why, level="error"), Stop(reason=why, exit_code=3)]
+
+    def _report(self, member: Member, report: Report, now: float) -> list[SyncerAction]:
+        member.report(report.step, now)
+        member.trained_tokens = report.trained_tokens
+        member.unmerged_tokens, member.dropped_tokens = report.unmerged_tokens, report.dropped_tokens
+        return self._begin(member, now)
+
+    def _begin(self, member: Member, now: float) -> list[SyncerAction]:
+        if member.state is not MemberState.JOINING:
+            return []
+        self.fleet.begin(member)
+        return self.fleet_changed(now)
+
+    def _contribution(self, member: Member, message: Contribution, now: float) -> list[SyncerAction]:
+        if self.phase is _P.SAVING:
+            return self.intakes.closed(member, message)
+        if member.first_step is None:
+            member.report(message.cut_step, now)
+        desk = self._desk_of(message.fragment)
+        actions = self._begin(member, now) + self.intakes.offer(member, message, self.epoch)
+        return actions + (self.close(self.desk.judge_one(desk, now)) if desk else [])
+
+    def _decline(self, member: Member, message: Decline, now: float) -> list[SyncerAction]:
+        desk = self._desk_of(message.fragment)
+        if desk is None or desk.round is None or desk.round.version != message.version:
+            return []
+        desk.round.declined[member.key] = message.reason
+        return self.close(self.desk.judge_one(desk, now))
+
+    def _pull(self, member: Member, message: Pull, now: float) -> list[SyncerAction]:
+        return [Serve(key=member.key, fragment=message.fragment)] if self._desk_of(message.fragment) else []
+
+    def _goodbye(self, member: Member, message: Goodbye, now: float) -> list[SyncerAction]:
+        member.move(MemberEvent.LEFT, message.reason)
+        member.trained_tokens, member.left_tokens = message.trained_tokens, message.left_tokens
+        member.unmerged_tokens, member.dropped_tokens = 0.0, message.dropped_tokens
+        note = Note(what=f"{member.key.name} leaves", why=message.reason)
+        return [note, *self.intakes.break_off(member.key), *self.fleet_changed(now)]
+
+    def _desk_of(self, fragment: int) -> FragmentDesk | None:
+        return self.desk.fragments[fragment] if fragment < len(self.desk.fragments) else None
+
+    # ---- what the body reports
+
+    def _fetched(self, event: Fetched, now: float) -> list[SyncerAction]:
+        message, key = event.message, event.key
+        if isinstance(message, LayoutOffer):
+            return [TakeLayout(key=key, message=message)] if key == self.reception.donation.donor else []
+        if isinstance(message, InitialOffer):
+            return [TakeInitial(key=key, message=message)] if key == self.reception.donation.donor else []
+        if isinstance(message, Handback):
+            fits = self.reception.recovery is not None and self.reception.recovery.take(message)
+            return [TakeHandback(key=key, message=message)] if fits else [CancelFetch(key=key, message=message)]
+        return self.intakes.fetched(key, message, self.epoch)
+
+    def _fetch_lost(self, event: FetchLost, now: float) -> list[SyncerAction]:
+        if isinstance(event.message, Contribution):
+            return self.intakes.lost(event.key, event.message, event.reason)
+        return self.reception.unusable(Unusable(key=event.key, message=event.message, reason=event.reason), now)
+
+    def _screened(self, event: Screened, now: float) -> list[SyncerAction]:
+        actions = self.intakes.screened(event, self.epoch, now)
+        return actions + self.close(self.desk.judge_one(self.desk.fragments[event.id.fragment], now))
+
+    def _merge_done(self, event: MergeDone, now: float) -> list[SyncerAction]:
+        update = event.update
+        desk = self.desk.fragments[update.fragment]
+        self.desk.published(desk, update.stamp, now)
+        self.rounds += 1
+        self.dirty = True
+        return [Publish(update=update), *self.intakes.merged(desk)]
+
+    def _saved(self, event: Saved, now: float) -> list[SyncerAction]:
+        self.saving = False
+        for desk, stamp in zip(self.desk, event.stamps, strict=True):
+            desk.stable = max(desk.stable, stamp)
+        if self.phase is _P.SEALING and all(stamp.epoch == self.epoch for stamp in event.stamps):
+            return self.reception.sealed(now)
+        self.save_at = now + self.params.checkpoint_every_s
+        if self.phase is _P.SAVING:
+            return self.ending.saved(now)
+        return [Note(what="checkpoint", why="saved in the background", level="debug")]
+
+    def _save_failed(self, event: SaveFailed, now: float) -> list[SyncerAction]:
+        self.saving, self.dirty = False, True
+        self.save_at = now + self.params.checkpoint_every_s
+        note = Note(what="checkpoint not written", why=event.reason, level="error")
+        if self.phase in (_P.SEALING, _P.SAVING):
+            return [note, Stop(reason=f"the checkpoint that must be durable is not: {event.reason}", exit_code=1)]
+        return [note]
+
+    # ---- turning
+
+    def _timer(self, event: TimerDue, now: float) -> list[SyncerAction]:
+        return []
+
+    def _turn(self, now: float) -> list[SyncerAction]:
+        actions: list[SyncerAction] = []
+        if self.phase is _P.EMPTY:
+            actions += self.reception.donation.judge_silence(now, self.params.gone_after_s)
+        if self.phase is _P.RECOVERING and self.reception.recovery and self.reception.recovery.over(now):
+            actions += self.reception.finish_recovery()
+        if self.phase in (_P.RUNNING, _P.DRAINING):
+            actions += self._run(now)
+        if self.phase in (_P.DRAINING, _P.SAVING):
+            actions += self.ending.drain(now)
+        if self.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING):
+            self.beat_at = max(self.beat_at, now + self.params.beat_every_s)
+        elif now >= self.beat_at:
+            self.beat_at = now + self.params.beat_every_s
+            actions += self._beat()
+        return actions
+
+    def _run(self, now: float) -> list[SyncerAction]:
+        actions = self.ending.judge_target(now)
+        changed = self.fleet.judge_silence(now)
+        for member in changed:
+            gone = member.state is MemberState.GONE
+            what = f"{member.key.name} is {member.state}"
+            actions.append(Note(what=what, why=member.why, level="warning" if gone else "info"))
+            actions += self.intakes.break_off(member.key) if gone else []
+        if changed:
+            actions += self.fleet_changed(now)
+        due = [self.desk.fragments[index] for index, at in self.desk.ends.items() if at <= now]
+        for desk in due:
+            actions += self.close(self.desk.judge_one(desk, now))
+        for rnd in self.desk.call(now):
+            call = Call(epoch=self.epoch, fragment=rnd.fragment, version=rnd.version)
+            actions.append(Note(what=f"calls fragment {rnd.fragment}", why=rnd.why, level="debug"))
+            actions.append(Broadcast(message=call))
+            actions += self.close(self.desk.judge_one(self.desk.fragments[rnd.fragment], now))
+        if self.dirty and not self.saving and now >= self.save_at:
+            self.dirty, self.saving = False, True
+            actions.append(Save(why=f"{self.params.checkpoint_every_s:g} s since the last one"))
+        return actions
+
+    def fleet_changed(self, now: float) -> list[SyncerAction]:
+        """Somebody came, went or began: judge everything again."""
+        self.desk.begin_turn(now)
+        self.desk.look_again(now)
+        return self.close(self.desk.judge(now))
+
+    def close(self, closings: Sequence[Closing]) -> list[SyncerAction]:
+        """Merge what closes."""
+        actions: list[SyncerAction] = []
+        for closing in closings:
+            desk = closing.desk
+            parts = []
+            for held in closing.taken:
+                parts.append(Part(id=held.id, codec=held.message.codec, weight=weight_of(held.message, self.params)))
+                self.intakes.merging(held, desk)
+                self.contributions += 1
+                self.merged_tokens += desk.share * held.message.tokens
+            self.follow_progress()
+            stamp = Stamp(self.epoch, desk.stamp.version + 1)
+            actions.append(Note(what=f"closes fragment {desk.index}", why=closing.why, level="debug"))
+            merge = Merge(fragment=desk.index, stamp=stamp, parts=tuple(parts), merged=closing.record)
+            actions.append(merge)
+        return actions
+
+    def _beat(self) -> list[SyncerAction]:
+        beat = Beat(
+            epoch=self.epoch,
+            open_rounds=tuple((rnd.fragment, rnd.version) for rnd in self.desk.open_rounds()),
+            versions=tuple(desk.stamp.version for desk in self.desk),
+            stable=tuple(desk.stable.version if desk.stable.epoch == self.epoch else -1 for desk in self.desk),
+            progress=self.progress,
+            draining=self.phase is not _P.RUNNING,
+        )
+        return [Broadcast(message=beat), *([Broadcast(message=self.farewell)] if self.farewell else [])]
+
+    # ---- ending
+
+    def move(self, turn: SyncerTurn) -> None:
+        """Go where TABLE says; anything else is our mistake."""
+        if (self.phase, turn) not in TABLE:
+            raise MachineError(f"syncer: {turn} while {self.phase}")
+        self.phase = TABLE[self.phase, turn]
+
+    _MESSAGES: ClassVar[dict[type, Callable[..., list[SyncerAction]]]] = {
+        Report: _report,
+        Heartbeat: lambda self, member, message, now: [],
+        Contribution: _contribution,
+        Decline: _decline,
+        Pull: _pull,
+        Goodbye: _goodbye,
+    }
+    _EVENTS: ClassVar[dict[type, Callable[[Any, Any, float], list[SyncerAction]]]] = {
+        TimerDue: _timer,
+        LeaveRequested: lambda self, event, now: self.ending.leave(event, now),
+        Fetched: _fetched,
+        FetchLost: _fetch_lost,
+        Screened: _screened,
+        LayoutTaken: lambda self, event, now: self.reception.layout_taken(event, now),
+        InitialTaken: lambda self, event, now: self.reception.initial_taken(event, now),
+        HandbackTaken: lambda self, event, now: self.reception.handback_taken(event, now),
+        Unusable: lambda self, event, now: self.reception.unusable(event, now),
+        MergeDone: _merge_done,
+        Saved: _saved,
+        SaveFailed: _save_failed,
+    }

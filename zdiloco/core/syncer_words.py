@@ -1,0 +1,222 @@
+"""What happens to a syncer machine, and what it asks of its body; `core.machine` hands these names on.
+
+Rule: events are in the past tense, actions are verbs; a heavy action says which event answers it.
+"""
+
+from dataclasses import dataclass
+
+from zdiloco.core.messages import Contribution, Handback, InitialOffer, LayoutOffer, Message, Update
+from zdiloco.units import ContributionId, FragmentId, MemberKey, Merged, Stamp
+
+Fetchable = Contribution | LayoutOffer | InitialOffer | Handback
+"""Messages of a learner whose body the syncer fetches."""
+
+
+# ---- events of the syncer's body
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """The whole body of `message` of `key` is here and its digest is right."""
+
+    key: MemberKey
+    message: Fetchable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchLost:
+    """The transfer of this body was given up; its bytes are freed."""
+
+    key: MemberKey
+    message: Fetchable
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Screened:
+    """A fetched contribution was looked at. `reason` is empty, or a word of `Refusal` and the contribution must go."""
+
+    id: ContributionId
+    reason: str
+    norm: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutTaken:
+    """The donor's layout is sound. Per fragment its number of values, and its share of the parameters (sum 1)."""
+
+    key: MemberKey
+    digest: str
+    numels: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitialTaken:
+    """The donor's values of this fragment are in Theta."""
+
+    key: MemberKey
+    fragment: FragmentId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandbackTaken:
+    """A state handed back is in Theta; `map_` is what it holds of whom, in sums."""
+
+    key: MemberKey
+    fragment: FragmentId
+    stamp: Stamp
+    map_: tuple[Merged, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unusable:
+    """A fetched body made no sense (`reason` says why); nothing of it was kept."""
+
+    key: MemberKey
+    message: Fetchable
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeDone:
+    """The outer step of a `Merge` is made; the published value lies encoded, described by `update`."""
+
+    update: Update
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """A checkpoint is durable. `stamps`: the state of each fragment in it."""
+
+    stamps: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveFailed:
+    """A checkpoint could not be written (`reason` says why); the older one is untouched."""
+
+    reason: str
+
+
+# ---- actions of the syncer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broadcast:
+    """Send a message to everybody who listens (PUB, control road); a hint that may be lost."""
+
+    message: Message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetch:
+    """Grant credit for the body of this message. Answered by `Fetched` or `FetchLost`."""
+
+    key: MemberKey
+    message: Fetchable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CancelFetch:
+    """Break the transfer of this body off and free its bytes; no event follows."""
+
+    key: MemberKey
+    message: Fetchable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakeLayout:
+    """Check the fetched layout and keep it. Answered by `LayoutTaken` or `Unusable`."""
+
+    key: MemberKey
+    message: LayoutOffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakeInitial:
+    """Put the fetched initial values into Theta. Answered by `InitialTaken` or `Unusable`."""
+
+    key: MemberKey
+    message: InitialOffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakeHandback:
+    """Put a fetched state into Theta (residual 0, momentum as on disk). Answered by `HandbackTaken` or `Unusable`."""
+
+    key: MemberKey
+    message: Handback
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Screen:
+    """Look at a fetched contribution. Answered by `Screened`."""
+
+    id: ContributionId
+    codec: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One contribution's place in a merge: its bytes' handle, their codec and its weight."""
+
+    id: ContributionId
+    codec: str
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Merge:
+    """Merge these contributions in this order, take the outer step, encode the result. Answered by `MergeDone`.
+
+    `merged` is the record of this version; the body adds it to the map that it saves and serves with the value.
+    """
+
+    fragment: FragmentId
+    stamp: Stamp
+    parts: tuple[Part, ...]
+    merged: tuple[Merged, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restamp:
+    """Publish every fragment's value under these stamps (a new epoch); maps and values stay as they are."""
+
+    stamps: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Free:
+    """The bytes of this contribution are needed no more."""
+
+    id: ContributionId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Publish:
+    """Broadcast an update: the message on the control road, its body on the bulk road."""
+
+    update: Update
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serve:
+    """Offer the newest published state of a fragment, with the whole map, to one peer."""
+
+    key: MemberKey
+    fragment: FragmentId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeStatus:
+    """Answer a status query of this peer."""
+
+    key: MemberKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Save:
+    """Write a checkpoint in the background. Answered by `Saved` or `SaveFailed`; one at a time."""
+
+    why: str
