@@ -1,0 +1,95 @@
+"""Sockets: every option is really set, identities tell processes apart, what cannot be bound is said in one line."""
+
+from collections.abc import Callable
+
+import pytest
+import zmq
+
+from zdiloco.errors import ConfigError
+from zdiloco.node import sockets
+from zdiloco.node.params import NetParams
+from zdiloco.node.sockets import Road, cast_hwm, dialling, identity_of, key_of, serving
+from zdiloco.units import MemberKey
+
+KEY = MemberKey("eu-west-1", 0xABC)
+
+
+@pytest.mark.parametrize("key", [KEY, MemberKey("a:b", 2**64 - 1), MemberKey("x" * 64, 1)])
+def test_identities_come_back(key: MemberKey) -> None:
+    assert key_of(identity_of(key)) == key
+    assert len(identity_of(key)) <= 255
+
+
+STRANGE = [b"", b"\x00\x01\x02", b"name", b"name:12", b":0123456789abcdef", b"n:" + b"g" * 16]
+
+
+@pytest.mark.parametrize("identity", STRANGE)
+def test_strange_identities_are_nobody(identity: bytes) -> None:
+    assert key_of(identity) is None
+
+
+def test_the_broadcast_holds_two_updates() -> None:
+    assert cast_hwm(0, 2**20) == sockets.BULK_HWM
+    assert cast_hwm(2**30, 2**20) >= 2 * 2**10
+
+
+@pytest.mark.net
+@pytest.mark.parametrize("road", list(Road))
+def test_options_are_set(zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Callable[[int], int], road: Road) -> None:
+    params = NetParams(port=free_ports(4))
+    here = serving(zctx, road, params, 777)
+    there = dialling(zctx, road, params, KEY, 888)
+    wanted = {**sockets.EVERY, **sockets._ROAD[road]}
+    del wanted[zmq.SNDHWM], wanted[zmq.RCVHWM]
+    for socket in (here, there):
+        assert {option: socket.getsockopt(option) for option in wanted} == wanted
+    assert here.getsockopt(zmq.SNDHWM) == 777
+    assert there.getsockopt(zmq.RCVHWM) == 888
+    assert there.getsockopt(zmq.RECONNECT_IVL_MAX) == 2_000
+    if road in (Road.CONTROL, Road.BULK):
+        assert there.getsockopt(zmq.IMMEDIATE) == 1
+        assert there.getsockopt(zmq.IDENTITY) == identity_of(KEY)
+    beats = here.getsockopt(zmq.HEARTBEAT_IVL)
+    assert beats == (2000 if road in (Road.CONTROL, Road.CONTROL_CAST) else 0)
+    here.close(0)
+    there.close(0)
+
+
+@pytest.mark.net
+def test_a_router_refuses_what_it_cannot_deliver(
+    zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Callable[[int], int]
+) -> None:
+    router = serving(zctx, Road.CONTROL, NetParams(port=free_ports(4)))
+    with pytest.raises(zmq.ZMQError) as caught:
+        router.send_multipart([b"nobody", b"x"], zmq.NOBLOCK)
+    assert caught.value.errno == zmq.EHOSTUNREACH
+    router.close(0)
+
+
+@pytest.mark.net
+def test_a_taken_port_is_said_in_one_line(
+    zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Callable[[int], int]
+) -> None:
+    params = NetParams(port=free_ports(4))
+    first = serving(zctx, Road.BULK, params)
+    with pytest.raises(ConfigError, match=rf"tcp://127.0.0.1:{params.port + 1} is taken.*net.port") as caught:
+        serving(zctx, Road.BULK, params)
+    assert "\n" not in str(caught.value)
+    first.close(0)
+
+
+@pytest.mark.net
+def test_an_address_that_is_not_ours(zctx: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    with pytest.raises(ConfigError, match="cannot be bound"):
+        serving(zctx, Road.BULK, NetParams(listen="203.0.113.7", insecure=True))
+
+
+def test_only_loopback_without_keys() -> None:
+    with pytest.raises(ConfigError, match=r"net.insecure = true"):
+        NetParams(listen="192.168.0.1")
+
+
+def test_an_old_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+    with pytest.raises(ConfigError, match=r"at least 4\.3\.5"):
+        sockets.check_library()

@@ -1,0 +1,105 @@
+"""One run.toml: what is known is typed, what is not is named, with the nearest key there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from zdiloco.config import SECTIONS, RunConfig, describe, from_tree, load, to_toml
+from zdiloco.errors import ConfigError
+
+EXAMPLE = Path(__file__).parent.parent / "config" / "run.toml"
+
+
+def test_the_example_is_the_defaults() -> None:
+    assert load(EXAMPLE) == RunConfig()
+
+
+def test_the_example_documents_every_key() -> None:
+    text = EXAMPLE.read_text()
+    for key in describe():
+        section = text.split(f"[{key.section}]\n", 1)[1].split("\n[", 1)[0]
+        assert re.search(rf"^# {re.escape(key.doc)}.*\n{key.name} = ", section, re.M), key.path
+        assert not key.unit or f"[{key.unit}]" in section, key.path
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    changed = from_tree({"run": {"name": "a-b", "dir": 'x"y\\z'}, "sync": {"gamma": 0.25}, "net": {"insecure": True}})
+    path = tmp_path / "run.toml"
+    path.write_text(to_toml(changed))
+    assert load(path) == changed
+    assert changed.sync.gamma == 0.25
+
+
+def test_every_key_has_a_doc_and_a_type() -> None:
+    for key in describe():
+        assert key.doc, key.path
+        assert key.type in ("whole number", "number", "text", "true or false"), key.path
+    assert {key.section for key in describe()} == set(SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"sync": {"min_qorum": 2}}, ["run.toml", "sync.min_qorum", "did you mean sync.min_quorum"]),
+        ({"sync": {"port": 2}}, ["sync.port", "did you mean net.port"]),
+        ({"snyc": {}}, ["[snyc]", "did you mean [sync]"]),
+        ({"zebra": {}}, ["[zebra]", "known are run, sync"]),
+        ({"sync": 3}, ["sync is 3", "[sync]"]),
+        ({"sync": {"min_quorum": "two"}}, ["sync.min_quorum", "'two'", "whole number"]),
+        ({"sync": {"min_quorum": 2.0}}, ["sync.min_quorum", "2.0", "whole number"]),
+        ({"sync": {"min_quorum": True}}, ["sync.min_quorum", "True", "whole number"]),
+        ({"sync": {"gamma": 1.5}}, ["sync.gamma is 1.5", "0 to 1"]),
+        ({"sync": {"gamma": float("nan")}}, ["sync.gamma is nan"]),
+        ({"merge": {"method": "sum"}}, ["merge.method is 'sum'", "'rda', 'avg'"]),
+        ({"net": {"port": 80}}, ["net.port is 80", "1024"]),
+        ({"net": {"listen": "0.0.0.0"}}, ["net.listen is '0.0.0.0'", "net.insecure"]),
+        ({"task": {"preset": "huge"}}, ["huge"]),
+        ({"run": {"name": "a b"}}, ["run.name is 'a b'"]),
+        ({"run": {"dir": ""}}, ["run.dir is empty"]),
+    ],
+)
+def test_what_is_wrong_is_named(tree: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_tree(tree, source="run.toml")
+    assert not [word for word in ["run.toml", *words] if word not in str(caught.value)], str(caught.value)
+
+
+def test_whole_numbers_may_stand_for_numbers() -> None:
+    assert from_tree({"sync": {"gamma": 1}}).sync.gamma == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("net.listen=127.0.0.1", "127.0.0.1"), ('net.listen = "::1"', "::1"), ("net.listen=localhost", "localhost")],
+)
+def test_overrides_take_bare_words(text: str, value: str) -> None:
+    assert from_tree({}, [text]).net.listen == value
+
+
+def test_overrides_win_and_come_in_order() -> None:
+    config = from_tree({"sync": {"min_quorum": 2}}, ["sync.min_quorum=3", "sync.min_quorum=4", "net.insecure=true"])
+    assert config.sync.min_quorum == 4
+    assert config.net.insecure is True
+
+
+@pytest.mark.parametrize(
+    "text", ["min_quorum=3", "sync.min_quorum", "sync.min_quorun=3", "sync.min_quorum=x", "=", "q.x=1"]
+)
+def test_wrong_overrides_are_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"--set {text}")):
+        from_tree({}, [text])
+
+
+def test_a_value_out_of_range_names_the_override_it_came_from() -> None:
+    with pytest.raises(ConfigError, match=r"--set sync.gamma=7: sync.gamma is 7"):
+        from_tree({"sync": {"min_quorum": 2}}, ["sync.gamma=7"], source="run.toml")
+
+
+@pytest.mark.parametrize("damage", ["missing", "broken", "binary"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "run.toml"
+    if damage != "missing":
+        path.write_bytes(b"[sync\n" if damage == "broken" else b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        load(path)

@@ -1,0 +1,171 @@
+"""One run.toml for all roles: TOML in, a typed tree out. The only file that knows every Params.
+
+Rule: a key is known, of its type and in its range, or the user reads which file, key and value are wrong and what is
+allowed. Nothing is taken from the environment; `section.key=value` overrides come last and win.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
+
+from zdiloco.core.params import LearnerParams, SyncParams
+from zdiloco.errors import ConfigError
+from zdiloco.node.params import CheckpointParams, MergeParams, NetParams, RunParams
+from zdiloco.train.tasks import TaskParams
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Everything that can be set about a run; made without arguments it holds the defaults."""
+
+    run: RunParams = field(default_factory=RunParams)
+    sync: SyncParams = field(default_factory=SyncParams)
+    merge: MergeParams = field(default_factory=MergeParams)
+    learner: LearnerParams = field(default_factory=LearnerParams)
+    task: TaskParams = field(default_factory=TaskParams)
+    net: NetParams = field(default_factory=NetParams)
+    checkpoint: CheckpointParams = field(default_factory=CheckpointParams)
+
+
+SECTIONS: Mapping[str, type] = get_type_hints(RunConfig)
+"""Section name -> the dataclass that owns its keys."""
+
+
+class Key(NamedTuple):
+    """One key as `config show` prints it; `type` and `default` as in TOML, `unit` may be empty."""
+
+    section: str
+    name: str
+    type: str
+    default: Any
+    unit: str
+    doc: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}"
+
+
+def describe() -> tuple[Key, ...]:
+    """Every key there is, in the order of sections and fields."""
+    return tuple(
+        Key(section, f.name, _type_name(hint), f.default, f.metadata["unit"], f.metadata["doc"])
+        for section, owner in SECTIONS.items()
+        for f, hint in _hinted(owner)
+    )
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """Read a run.toml and apply `section.key=value` overrides. Raises ConfigError naming the file and the place."""
+    path = Path(path)
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML ({error})") from error
+    return from_tree(tree, overrides, source=str(path))
+
+
+def from_tree(tree: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str = "configuration") -> RunConfig:
+    """Build the typed tree from parsed TOML and overrides; errors begin with `source`, or with the override."""
+    origin: dict[str, str] = {}
+    merged: dict[str, dict[str, Any]] = {}
+    for section, table in tree.items():
+        _check_section(section, source)
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{source}: {section} is {table!r}; it must be a section, written [{section}]")
+        merged[section] = dict(table)
+    for text in overrides:
+        section, name, value = _parse_override(text)
+        merged.setdefault(section, {})[name] = value
+        origin[f"{section}.{name}"] = f"--set {text}"
+    return RunConfig(**{s: _section(s, merged.get(s, {}), origin, source) for s in SECTIONS})
+
+
+def to_toml(config: RunConfig) -> str:
+    """Write a configuration as TOML, every key with its unit and meaning before it."""
+    lines: list[str] = []
+    for section, owner in SECTIONS.items():
+        lines += ["", f"[{section}]"]
+        values = getattr(config, section)
+        for f, hint in _hinted(owner):
+            unit = f" [{f.metadata['unit']}]" if f.metadata["unit"] else ""
+            lines.append(f"# {f.metadata['doc']}{unit}. Default {_toml(f.default)}")
+            lines.append(f"{f.name} = {_toml(getattr(values, f.name))}  # {_type_name(hint)}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _hinted(owner: type) -> Iterable[tuple[Any, Any]]:
+    hints = get_type_hints(owner)
+    return ((f, hints[f.name]) for f in fields(owner) if f.init)
+
+
+def _section(section: str, table: Mapping[str, Any], origin: Mapping[str, str], source: str) -> Any:
+    owner = SECTIONS[section]
+    hints = {f.name: hint for f, hint in _hinted(owner)}
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        path = f"{section}.{name}"
+        place = origin.get(path, source)
+        if name not in hints:
+            raise ConfigError(f"{place}: unknown key {path}{_nearest(path)}")
+        try:
+            values[name] = msgspec.convert(value, hints[name], strict=True)
+        except msgspec.ValidationError as error:
+            allowed = _type_name(hints[name])
+            raise ConfigError(f"{place}: {path} is {value!r}; allowed is {allowed} ({error})") from error
+    try:
+        return owner(**values)
+    except ConfigError as error:
+        places = sorted({origin.get(f"{section}.{name}", source) for name in values if name in str(error)})
+        raise ConfigError(f"{', '.join(places) or source}: {error}") from error
+
+
+def _parse_override(text: str) -> tuple[str, str, Any]:
+    path, equals, raw = text.partition("=")
+    section, dot, name = path.strip().partition(".")
+    if not (equals and dot and name):
+        raise ConfigError(f"--set {text}: write it as section.key=value")
+    _check_section(section, f"--set {text}")
+    try:
+        return section, name, tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, name, raw.strip()  # a bare string
+
+
+def _check_section(section: str, place: str) -> None:
+    if section not in SECTIONS:
+        near = difflib.get_close_matches(section, SECTIONS, 1, 0.5)
+        hint = f"; did you mean [{near[0]}]?" if near else f"; known are {', '.join(SECTIONS)}"
+        raise ConfigError(f"{place}: unknown section [{section}]{hint}")
+
+
+def _nearest(path: str) -> str:
+    """The known key that is nearest: in the same section if one is near, else the same name in another section."""
+    section, _, name = path.partition(".")
+    keys = describe()
+    near = difflib.get_close_matches(name, [k.name for k in keys if k.section == section], 1, 0.5)
+    if near:
+        return f"; did you mean {section}.{near[0]}?"
+    elsewhere = [k.path for k in keys if k.name == name]
+    near = elsewhere or difflib.get_close_matches(path, [k.path for k in keys], 1, 0.0)
+    return f"; did you mean {near[0]}?"
+
+
+def _type_name(hint: Any) -> str:
+    names = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+    return names.get(hint, str(hint))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

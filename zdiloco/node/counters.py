@@ -1,0 +1,167 @@
+"""The counters of one learner incarnation in a memory-mapped file: what it trained survives any death of the process.
+
+Rule: two slots are written in turn, each closed by its own checksum. Stores to a mapped file outlive SIGKILL, so
+whatever the moment of death, at least one slot is whole, and it is at most one step old. (A power cut is another
+matter: the file is not synced; the syncer's checkpoints are.)
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from zdiloco.core.ledger import CutRow, FragmentRow
+from zdiloco.errors import StoreError
+from zdiloco.units import MemberKey
+
+MAGIC = b"zdlcnt01"
+CUTS_PER_FRAGMENT = 8
+"""Outstanding cuts that a new file has room for, on average; with more, it is made anew with twice the room."""
+_HEAD = struct.Struct("<8sQIII64s")  # magic, incarnation, fragments, room for cuts, bytes of the name, name
+_SLOT = struct.Struct("<QQIIQQ")  # checksum, sequence number, payload bytes, 1 when left in order, step, tokens
+_ROW = 6  # unmerged, dropped, lost, after, sent cuts, kept cuts
+_CUT = 3  # seq, tokens, void
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counters:
+    """One whole record: inner steps and tokens trained by this incarnation, and a row per fragment.
+
+    `left` says that the process took leave in order, so that what was unmerged then is nobody's loss.
+    """
+
+    key: MemberKey
+    step: int
+    trained_tokens: int
+    left: bool
+    rows: tuple[FragmentRow, ...]
+
+
+def counters_path(run_dir: Path, key: MemberKey) -> Path:
+    """Where the counters of this incarnation lie."""
+    return run_dir / "learners" / f"{key.name}-{key.incarnation:016x}.counters"
+
+
+class CounterFile:
+    """The open counters of this process. One thread writes; `close` may be called twice."""
+
+    def __init__(self, run_dir: Path, key: MemberKey, fragments: int) -> None:
+        """Make the file with an all-zero record in it. Raises StoreError where the disk does not let us."""
+        self.path = counters_path(run_dir, key)
+        self._key = key
+        self._fragments = fragments
+        self._sequence = 0
+        self._closed = False
+        self._open(CUTS_PER_FRAGMENT * fragments, (0, 0, False, [0] * (_ROW * fragments)))
+
+    def write(self, step: int, trained_tokens: int, rows: Sequence[FragmentRow], *, left: bool = False) -> None:
+        """Record this moment. Afterwards a death at any instant leaves this record or the one before it.
+
+        Raises StoreError only where the file has to be made anew for more cuts and the disk does not let us.
+        """
+        flat: list[int] = []
+        cuts: list[int] = []
+        for row in rows:
+            sent, kept = row.sent, row.kept
+            flat += (row.unmerged, row.dropped, row.lost, row.after, len(sent), len(kept))
+            for seq, tokens, void in sent + kept:
+                cuts += (seq, tokens, void)
+        flat += cuts
+        if 8 * len(flat) > self._payload_max:
+            self._map.close()
+            self._open(max(2 * self._room, len(cuts) // _CUT), (step, trained_tokens, left, flat))
+        else:
+            self._put(step, trained_tokens, left, flat)
+
+    def close(self) -> None:
+        """Let go of the file; it stays on the disk for the ledger."""
+        if not self._closed:
+            self._closed = True
+            self._map.close()
+
+    def _open(self, room: int, record: tuple[int, int, bool, list[int]]) -> None:
+        """Make the file aside, with one record in it, and put it in its place in one move."""
+        self._room = room
+        self._payload_max = 8 * (_ROW * self._fragments + _CUT * room)
+        self._slot_bytes = _SLOT.size + self._payload_max
+        aside = self.path.with_suffix(".aside")
+        size = _HEAD.size + 2 * self._slot_bytes
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                os.posix_fallocate(descriptor, 0, size)  # a full disk must show now, not as SIGBUS at a store
+                self._map = mmap.mmap(descriptor, size)
+            finally:
+                os.close(descriptor)
+            name = self._key.name.encode()
+            head = _HEAD.pack(MAGIC, self._key.incarnation, self._fragments, room, len(name), name)
+            self._map[: _HEAD.size] = head
+            self._put(*record)
+            os.replace(aside, self.path)
+        except OSError as error:
+            raise StoreError(f"cannot make the counter file {self.path}: {error.strerror}") from error
+
+    def _put(self, step: int, trained_tokens: int, left: bool, numbers: list[int]) -> None:
+        payload = struct.pack(f"<{len(numbers)}q", *numbers)
+        self._sequence += 1
+        body = _SLOT.pack(0, self._sequence, len(payload), left, step, trained_tokens)[8:] + payload
+        start = _HEAD.size + (self._sequence % 2) * self._slot_bytes
+        self._map[start + 8 : start + 8 + len(body)] = body
+        self._map[start : start + 8] = xxhash.xxh3_64_digest(body)
+
+
+def read_counters(path: Path) -> Counters:
+    """Return the newest whole record of a counter file. Raises StoreError where there is none, or it is not ours."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read the counter file {path}: {error.strerror}") from error
+    if len(data) < _HEAD.size or data[: len(MAGIC)] != MAGIC:
+        raise StoreError(f"{path} is not a counter file of this version (it begins with {data[:8]!r})")
+    _, incarnation, fragments, room, name_bytes, name = _HEAD.unpack_from(data)
+    slot_bytes = _SLOT.size + 8 * (_ROW * fragments + _CUT * room)
+    if len(data) != _HEAD.size + 2 * slot_bytes:
+        raise StoreError(f"{path} has {len(data)} bytes; {_HEAD.size + 2 * slot_bytes} belong to {fragments} fragments")
+    slots = [data[_HEAD.size + i * slot_bytes :][:slot_bytes] for i in (0, 1)]
+    whole = [slot for slot in slots if _is_whole(slot)]
+    if not whole:
+        raise StoreError(f"{path} holds no whole record: both slots are damaged")
+    newest = max(whole, key=lambda slot: int(_SLOT.unpack_from(slot)[1]))
+    _, _, payload_bytes, left, step, trained = _SLOT.unpack_from(newest)
+    rows = _rows(struct.unpack_from(f"<{payload_bytes // 8}q", newest, _SLOT.size), fragments)
+    key = MemberKey(name[:name_bytes].decode(), incarnation)
+    return Counters(key=key, step=step, trained_tokens=trained, left=bool(left), rows=rows)
+
+
+def _is_whole(slot: bytes) -> bool:
+    checksum_bytes = slot[:8]
+    _, sequence, payload_bytes, *_ = _SLOT.unpack_from(slot)
+    if sequence == 0 or payload_bytes > len(slot) - _SLOT.size:
+        return False
+    return bool(xxhash.xxh3_64_digest(slot[8 : _SLOT.size + payload_bytes]) == checksum_bytes)
+
+
+def _rows(numbers: Sequence[int], fragments: int) -> tuple[FragmentRow, ...]:
+    rows = []
+    at = fragments * _ROW
+    for index in range(fragments):
+        unmerged, dropped, lost, after, sent, kept = numbers[index * _ROW : (index + 1) * _ROW]
+        starts = range(at, at + _CUT * (sent + kept), _CUT)
+        cuts = [CutRow(numbers[i], numbers[i + 1], bool(numbers[i + 2])) for i in starts]
+        at += _CUT * (sent + kept)
+        rows.append(
+            FragmentRow(
+                unmerged=unmerged,
+                dropped=dropped,
+                lost=lost,
+                after=after,
+                sent=tuple(cuts[:sent]),
+                kept=tuple(cuts[sent:]),
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,398 @@
+"""The learner in the real world: the training thread's `step`, one network thread, one worker thread.
+
+Rule: the machine is asked under one lock, on whichever thread something happens; what touches the model is done at
+once, on the training thread, under that lock; everything else is queued in the machine's order, so no two threads ever
+see two orders. `step` never waits for network, disk or worker. A thread that dies makes the next `step` raise.
+"""
+
+import logging
+import secrets
+import threading
+from collections import deque
+from typing import Any
+
+import zmq
+from torch import nn
+from torch.optim import Optimizer
+
+from zdiloco.core import machine as m
+from zdiloco.core.learner import LearnerMachine
+from zdiloco.core.messages import Welcome
+from zdiloco.errors import ConfigError, LinkError, MachineError
+from zdiloco.node.counters import CounterFile
+from zdiloco.node.hooks import Hooks
+from zdiloco.node.learner_acts import LearnerActs, LearnerParts
+from zdiloco.node.learner_body import LearnerBody, layout_for
+from zdiloco.node.loop import Loop
+from zdiloco.node.params import Settings, check_name
+from zdiloco.node.roads import Roads
+from zdiloco.node.sockets import Road, cast_hwm, check_library, dialling
+from zdiloco.node.transfers import Transfers
+from zdiloco.node.wake import Wake
+from zdiloco.node.worker import Worker
+from zdiloco.tensor.binding import Binding
+from zdiloco.units import NO_EPOCH, Epoch, MemberKey
+from zdiloco.wire.flow import InboxParams
+
+log = logging.getLogger(__name__)
+
+LINGER_MS = 300
+POKE_S = 0.05
+"""Longest time between two boundaries while joining or leaving: the network thread's poke usually comes first."""
+WAITING_NOTICE_S = 1.0
+GATHER_S = 0.02
+"""The network thread looks so often for what `step` has left it. Waking it from there would hand it the interpreter
+lock in the middle of `step`: measured, 0.7 ms of pause a step, for words that are not urgent."""
+
+
+class LearnerNode:
+    """One learner process. The constructor returns when the model holds the run's published values.
+
+    Raises ConfigError (the model, a key, or another run than expected), LinkError (replaced, abandoned, or the run is
+    gone), MachineError (our own failure).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        settings: Settings,
+        *,
+        name: str,
+        hooks: Hooks | None = None,
+    ) -> None:
+        check_library()
+        check_name(name, "the learner's name")
+        self.settings = settings
+        self.layout = layout_for(model, settings.sync.num_fragments, settings.learner.strategy)
+        self._optimizer = optimizer
+        self._hooks = hooks = hooks or Hooks()
+        self._clock, self._tape = hooks.clock, hooks.tape
+        self._lock = threading.Lock()
+        self._net: deque[m.LearnerAction] = deque()
+        self._poke = threading.Event()
+        self._ready = threading.Event()
+        self._over = threading.Event()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._finish: m.Finish | None = None
+        self._stopped: m.Stop | None = None
+        self._epoch: Epoch = NO_EPOCH
+        self._stepped_at: float | None = None
+        key = MemberKey(name, _new_incarnation())
+        self.machine = LearnerMachine(
+            key, settings.sync, settings.learner, shares=self.layout.shares, layout_digest=self.layout.digest
+        )
+        self._counters = CounterFile(settings.run.path, key, len(self.layout.fragments))
+        self._body = LearnerBody(Binding(model, self.layout), settings.learner.codec)
+        self._open(key)
+        try:
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- what the training loop sees
+
+    def step(self, tokens: int) -> None:
+        """Say that an inner step over `tokens` tokens is done; adopts and snapshots at this boundary, and returns.
+
+        After the end it does nothing. Raises MachineError where a thread of this learner has died.
+        """
+        self._raise_failure()
+        if self._finish is not None or self._closed:
+            return
+        now = self._clock()
+        seconds = now - self._stepped_at if self._stepped_at is not None else 0.0
+        self._stepped_at = now
+        self._boundary(m.StepDone(tokens=tokens, seconds=seconds))
+
+    @property
+    def finished(self) -> bool:
+        """Whether training is over, for whatever `reason`: leave the loop."""
+        return self._finish is not None
+
+    @property
+    def reached_target(self) -> bool:
+        """Whether it is over because the run has reached its target."""
+        return self._finish is not None and self._finish.finished
+
+    @property
+    def reason(self) -> str:
+        """Why training is over; empty while it is not."""
+        return self._finish.reason if self._finish else ""
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with."""
+        return self._stopped.exit_code if self._stopped else 0
+
+    @property
+    def progress(self) -> float:
+        """Merged tokens of the whole run ÷ its target, never falling; 0.0 where there is no target."""
+        return self.machine.global_progress
+
+    @property
+    def steps_since_join(self) -> int:
+        """Inner steps since this process has last loaded the published values."""
+        return self.machine.steps_since_join
+
+    @property
+    def key(self) -> MemberKey:
+        """Name and incarnation of this process."""
+        return self.machine.key
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received so far, all roads together, broadcasts included."""
+        counts = self._roads.of(m.SYNCER)
+        return counts.bytes_up, counts.bytes_down
+
+    def close(self, reason: str = "the training loop has ended") -> None:
+        """Leave in order: push what fits, say goodbye, end the threads; at most 5 s. Harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        ends = self._clock() + self.settings.net.leave_s
+        if not self._over.is_set() and self._failure is None:
+            self._feed(m.LeaveRequested(reason=reason))
+            while not self._over.is_set() and self._failure is None and self._clock() < ends:
+                self._boundary(m.Boundary())
+                self._poke.wait(POKE_S)
+                self._poke.clear()
+            if not self._over.is_set() and self._failure is None:
+                self._feed(m.LeaveRequested(reason=reason))  # the second time: now
+        self.wake.post(lambda: self._loop.stop(0.5))
+        self._thread.join(2.0)
+        self._worker.close(0.5)
+        with self._lock:
+            self._counters.write(
+                self.machine.step, self.machine.trained_tokens, self.machine.ledger_rows(), left=True
+            )
+            self._counters.close()
+        if not self._thread.is_alive():
+            self.wake.close()
+
+    def __enter__(self) -> "LearnerNode":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- opening
+
+    def _open(self, key: MemberKey) -> None:
+        net = self.settings.net
+        self.wake = Wake()
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._roads = Roads({}, server=False)
+        try:
+            self._dial(key)
+        except BaseException:
+            self._roads.close(0)
+            self._context.term()
+            raise
+        self._loop = Loop(self._roads, self.wake, self._clock)
+        params = InboxParams(
+            budget_bytes=net.receive_bytes, window_bytes=net.window_bytes, stall_s=net.stall_s, give_up_s=net.give_up_s
+        )
+        self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=True)
+        self._worker = Worker("zdiloco-worker", self._fail)
+        parts = LearnerParts(
+            settings=self.settings,
+            clock=self._clock,
+            wake=self.wake,
+            roads=self._roads,
+            transfers=self._transfers,
+            body=self._body,
+            worker=self._worker,
+            feed=self._feed,
+            stop=self._stop,
+        )
+        self._acts = LearnerActs(parts)
+        self._transfers.on_credit = self._acts.credited
+        self._thread = threading.Thread(target=self._run, name="zdiloco-network", daemon=True)
+        self._thread.start()
+
+    def _dial(self, key: MemberKey) -> None:
+        hwm = cast_hwm(4 * max(self.layout.numels), self.settings.net.chunk_bytes)
+        for road in Road:
+            if road in (Road.CONTROL, Road.BULK) or road not in self._roads.sockets:
+                mark = hwm if road is Road.BULK_CAST else 0
+                self._roads.sockets[road] = dialling(self._context, road, self.settings.net, key, mark)
+
+    def _join(self) -> None:
+        """Wait until every fragment holds published values; say once whom for."""
+        began = self._clock()
+        told = False
+        self.wake.post(lambda: self._feed(m.Started()))
+        while not self._ready.is_set() and self._finish is None:
+            self._raise_failure()
+            if self._hooks.abandon():
+                raise LinkError(f"{self.key.name} has not joined: the waiting was ended")
+            self._boundary(m.Boundary())
+            self._poke.wait(POKE_S)
+            self._poke.clear()
+            if not told and self._clock() - began > WAITING_NOTICE_S:
+                told = True
+                net = self.settings.net
+                log.warning("%s waits for the syncer at %s:%d", self.key.name, net.connect, net.port)
+        if self._stopped is not None and self._stopped.exit_code:
+            kind = ConfigError if self._stopped.exit_code == 2 else LinkError
+            raise kind(self._stopped.reason)
+
+    # ---- the machine, on any thread
+
+    def _boundary(self, event: m.StepDone | m.Boundary) -> None:
+        """Ask the machine at a boundary, and touch the model as it says; training thread only."""
+        with self._lock:
+            self._ask(event, at_boundary=True)
+            if isinstance(event, m.StepDone):
+                machine = self.machine
+                self._counters.write(machine.step, machine.trained_tokens, machine.ledger_rows())
+        if self._net and not isinstance(event, m.StepDone):
+            self.wake.post(self._carry_out)
+
+    def _feed(self, event: m.LearnerEvent) -> None:
+        """Ask the machine on another occasion; from any thread."""
+        with self._lock:
+            self._ask(event, at_boundary=False)
+        if threading.current_thread() is self._thread:
+            self._carry_out()
+        else:
+            self.wake.post(self._carry_out)
+        self._poke.set()
+
+    def _ask(self, event: m.LearnerEvent, *, at_boundary: bool) -> None:
+        """Hand an event to the machine and deal its actions out, in order. Under the lock."""
+        now = self._clock()
+        actions = self.machine.handle(event, now)
+        if self._tape:
+            self._tape(now, event, list(actions))
+        for action in actions:
+            self._deal(action, at_boundary)
+
+    def _deal(self, action: m.LearnerAction, at_boundary: bool) -> None:
+        if isinstance(action, m.Snapshot | m.Adopt | m.Drop | m.Reincarnate):
+            if not at_boundary:
+                raise MachineError(f"{type(action).__name__} away from a boundary")
+            self._touch(action)
+        elif isinstance(action, m.Note):
+            log.log(getattr(logging, action.level.upper()), "%s: %s why=%r", self.key.name, action.what, action.why)
+        elif isinstance(action, m.Prepare):
+            self._acts.give_prepare(action)
+        elif isinstance(action, m.SendInitial):
+            self._acts.give_initial(action)
+        elif isinstance(action, m.SendHandback):
+            self._acts.give_handback(action)
+        elif isinstance(action, m.Ready):
+            self.wake.post(self._acts.withdraw)
+            self._ready.set()
+        elif isinstance(action, m.Finish):
+            self._finish = self._finish or action
+        else:
+            if isinstance(action, m.Forget):
+                self._acts.give_forget(action)
+            self._net.append(action)
+
+    def _touch(self, action: m.Snapshot | m.Adopt | m.Drop | m.Reincarnate) -> None:
+        """Do what may only be done at a boundary: one copy, or one in-place change."""
+        if isinstance(action, m.Snapshot):
+            copied, reference = self._body.now_snapshot(action.fragment)
+            self._acts.give_snapshot(action, copied, reference)
+        elif isinstance(action, m.Adopt):
+            unused = self._body.now_adopt(action.fragment, action.stamp)
+            fragment = action.fragment
+            self._worker.submit(lambda: self._body.give_back(fragment, unused))  # jobs before it may still read them
+        elif isinstance(action, m.Drop):
+            self._body.now_drop(action.fragment)
+        else:
+            self._reincarnate()
+
+    def _reincarnate(self) -> None:
+        """Go on as a new incarnation: fresh inner state, counters and sockets of its own."""
+        machine = self.machine
+        self._counters.write(machine.step, machine.trained_tokens, machine.ledger_rows())
+        self._counters.close()
+        key = MemberKey(machine.key.name, _new_incarnation())
+        self._counters = CounterFile(self.settings.run.path, key, len(self.layout.fragments))
+        self._optimizer.state.clear()
+        self.wake.post(self._carry_out)  # what the old incarnation still has to say
+        self.wake.post(lambda: self._redial(key))
+        self._ask(m.Reborn(incarnation=key.incarnation), at_boundary=True)
+
+    def _redial(self, key: MemberKey) -> None:
+        for road in (Road.CONTROL, Road.BULK):
+            self._roads.sockets[road].close(0)
+        self._roads.forget(m.SYNCER)
+        self._transfers.inbox.cancel_peer(m.SYNCER)
+        self._dial(key)
+
+    # ---- the network thread
+
+    def _run(self) -> None:
+        try:
+            self._loop.run(self)
+        except Exception as error:  # told to the training thread, which raises it at its next step
+            log.exception("the network thread of %s ends", self.key.name)
+            self._failure = self._failure or error
+        finally:
+            self._over.set()
+            self._roads.close(0 if self._failure else LINGER_MS)
+            self._context.term()
+            self._poke.set()
+
+    def _carry_out(self) -> None:
+        while self._net:
+            self._acts.do(self._net.popleft())
+
+    def on_message(self, key: MemberKey, message: Any, now: float) -> None:
+        """A control message came in."""
+        if self._transfers.on_message(key, message, now):
+            return
+        if isinstance(message, Welcome) and message.epoch != self._epoch:
+            self._epoch = message.epoch
+            self._transfers.outbox.forget_peer(key)  # another syncer: it has nothing of what the former was sent
+        self._feed(m.Received(key=m.SYNCER, message=message))
+
+    def on_chunk(self, key: MemberKey, chunk: Any, payload: memoryview, now: float) -> None:
+        """A chunk came in."""
+        self._transfers.on_chunk(key, chunk, payload, now)
+
+    def on_time(self, now: float) -> None:
+        """Inputs are drained."""
+        self._carry_out()
+        with self._lock:
+            due = self.machine.deadline()
+        if due is not None and now >= due:
+            self._feed(m.TimerDue())
+        self._transfers.turn(now)
+
+    def deadline(self) -> float | None:
+        """The next moment at which machine or transfers want to be asked."""
+        with self._lock:
+            machine_due = self.machine.deadline()
+        due = [at for at in (machine_due, self._transfers.deadline()) if at is not None]
+        return min([self._clock() + GATHER_S, *due])
+
+    def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
+        self._acts.arrived(key, transfer, now)
+
+    def _lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
+        self._acts.lost(key, transfer, reason, now)
+
+    def _stop(self, action: m.Stop) -> None:
+        self._stopped = action
+        self._loop.stop(1.0)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._poke.set()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None and not self._closed:
+            raise MachineError(f"this learner has failed and must be started again: {self._failure}") from self._failure
+
+
+def _new_incarnation() -> int:
+    return secrets.randbits(63) + 1

@@ -1,0 +1,245 @@
+"""Carries out what the learner machine decides on the network thread: words, transfers, and jobs for the worker.
+
+Rule: actions come in the machine's order, through one queue, whichever thread the machine was asked on. What a job ends
+in is posted back as an event.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, cast
+
+from torch import Tensor
+
+from zdiloco.core import machine as m
+from zdiloco.core.messages import Body, Handback, InitialOffer, LayoutOffer, Update
+from zdiloco.errors import PeerError
+from zdiloco.node.clock import Clock
+from zdiloco.node.learner_body import Incoming, LearnerBody
+from zdiloco.node.params import Settings
+from zdiloco.node.roads import Roads
+from zdiloco.node.transfers import Transfers
+from zdiloco.node.wake import Wake
+from zdiloco.node.worker import Worker
+from zdiloco.tensor.codecs import NAMES, get_codec
+from zdiloco.units import MemberKey
+from zdiloco.wire.bodies import encode_map, join_update, split_update
+from zdiloco.wire.frames import Buffer
+from zdiloco.wire.transfer import Credit
+
+log = logging.getLogger("zdiloco.node.learner")
+
+MAX_RECORD_BYTES = 2**23
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearnerParts:
+    """What the acts of a learner work with; `feed` hands an event to the machine, from the network thread."""
+
+    settings: Settings
+    clock: Clock
+    wake: Wake
+    roads: Roads
+    transfers: Transfers
+    body: LearnerBody
+    worker: Worker
+    feed: Callable[[m.LearnerEvent], None]
+    stop: Callable[[m.Stop], None]
+
+
+class LearnerActs:
+    """One method per action that is not the training thread's; `do` finds it."""
+
+    def __init__(self, parts: LearnerParts) -> None:
+        self._parts = parts
+        self._receiving: dict[str, Update] = {}
+        self._once: dict[str, Body] = {}
+        self._offers = 0
+        self._chunk_bytes = parts.settings.net.chunk_bytes
+
+    def do(self, action: m.LearnerAction) -> None:
+        """Carry one action out, on the network thread."""
+        self._ACTIONS[type(action)](self, action)
+
+    def _send(self, action: m.Send) -> None:
+        self._parts.roads.send(action.key, action.message)
+
+    def _stop(self, action: m.Stop) -> None:
+        self._parts.stop(action)
+
+    def _forget(self, action: m.Forget) -> None:
+        for seq in action.seqs:
+            name = contribution_name(action.fragment, seq)
+            self._parts.transfers.outbox.drop(name)
+            self._parts.roads.drop_transfer(m.SYNCER, name)
+
+    # ---- updates
+
+    def _receive(self, action: m.Receive) -> None:
+        update = action.update
+        wrong = self._wrong_size(update)
+        if wrong:
+            log.warning("update of fragment %d is passed over why=%r", update.fragment, wrong)
+            self._parts.feed(m.UpdateLost(update=update))
+            return
+        self._receiving[update.body.transfer] = update
+        self._parts.transfers.expect(m.SYNCER, update.body, self._parts.clock(), passive=action.broadcast)
+
+    def _wrong_size(self, update: Update) -> str:
+        """Say why the announced length cannot be right, before a byte of it is allocated; empty: it can."""
+        if update.codec not in NAMES:
+            return f"no codec is called {update.codec!r}"
+        wanted = get_codec(update.codec).encoded_bytes(self._parts.body.layout.numels[update.fragment])
+        fits = update.value_bytes == wanted and wanted <= update.body.nbytes <= wanted + MAX_RECORD_BYTES
+        return "" if fits else f"{update.body.nbytes} bytes, where {wanted} and a record are right"
+
+    def arrived(self, key: MemberKey, transfer: str, now: float) -> None:
+        """A body is complete."""
+        update = self._receiving.pop(transfer, None)
+        if update is None:
+            self._parts.transfers.release(key, transfer, now)
+            return
+        data = self._parts.transfers.inbox.take(key, transfer)
+        try:
+            value, records = split_update(data, update.value_bytes, MAX_RECORD_BYTES)
+        except PeerError as error:
+            log.warning("update of fragment %d is passed over why=%r", update.fragment, str(error))
+            self._parts.transfers.release(key, transfer, now)
+            self._parts.feed(m.UpdateLost(update=update))
+            return
+        here = self._parts.body.fragments[update.fragment].incoming
+        here.setdefault(update.stamp, Incoming(transfer, update.codec, value))
+        self._parts.feed(m.UpdateReady(update=update, records=records))
+
+    def lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
+        """A body will not come."""
+        update = self._receiving.pop(transfer, None)
+        if update is not None:
+            log.info("update of fragment %d is lost why=%r", update.fragment, reason)
+            self._parts.feed(m.UpdateLost(update=update))
+
+    def _discard(self, action: m.Discard) -> None:
+        update = action.update
+        self._receiving.pop(update.body.transfer, None)
+        here = self._parts.body.fragments[update.fragment].incoming
+        held = here.get(update.stamp)
+        if held is not None and held.transfer == update.body.transfer:
+            del here[update.stamp]
+        self.release(update.body.transfer)
+
+    def release(self, transfer: str) -> None:
+        """The bytes of a body are needed no more."""
+        self._parts.transfers.release(m.SYNCER, transfer, self._parts.clock())
+
+    # ---- jobs for the worker: given under the machine's lock, so that they hold the R of that very moment
+
+    def give_snapshot(self, action: m.Snapshot, copied: Tensor, reference: Tensor) -> None:
+        """Have a snapshot encoded and offered."""
+
+        def work() -> None:
+            encoded = self._parts.body.later_encode(action.fragment, action.seq, copied, reference)
+            job = partial(self._offer, action, self._parts.body.codec_of(action.fragment), _view(encoded))
+            self._parts.wake.post(job)
+
+        self._parts.worker.submit(work)
+
+    def _offer(self, action: m.Snapshot, codec: str, payload: memoryview) -> None:
+        name = contribution_name(action.fragment, action.seq)
+        body = self._parts.transfers.outbox.add(name, payload, self._chunk_bytes)
+        self._parts.feed(m.Encoded(fragment=action.fragment, seq=action.seq, codec=codec, body=body))
+
+    def give_prepare(self, action: m.Prepare) -> None:
+        """Have the change of an update worked out."""
+        values = self._parts.body.fragments[action.fragment]
+        incoming, reference = values.incoming[action.stamp], values.reference
+
+        def work() -> None:
+            self._parts.body.later_prepare(action, incoming, reference)
+            self._parts.wake.post(partial(self.release, incoming.transfer))
+            event = m.Prepared(fragment=action.fragment, serial=action.serial)
+            self._parts.wake.post(partial(self._parts.feed, event))
+
+        self._parts.worker.submit(work)
+
+    def give_forget(self, action: m.Forget) -> None:
+        """Have kept bytes let go, after every job that needs them."""
+        self._parts.worker.submit(partial(self._parts.body.later_forget, action.fragment, action.seqs))
+
+    def give_initial(self, action: m.SendInitial) -> None:
+        """Have the model's own values encoded and offered."""
+
+        def work() -> None:
+            data = _view(self._parts.body.later_values(action.fragment))
+            self._parts.wake.post(partial(self._offer_initial, action.fragment, data))
+
+        self._parts.worker.submit(work)
+
+    def _offer_initial(self, fragment: int, data: memoryview) -> None:
+        self._parts.roads.send(m.SYNCER, InitialOffer(fragment=fragment, body=self._put("initial", data)))
+
+    def give_handback(self, action: m.SendHandback) -> None:
+        """Have the adopted state, as it was published, offered with its map."""
+        values = self._parts.body.fragments[action.fragment]
+        reference, codec = values.reference, values.codec
+        if reference is None:
+            return
+
+        def work() -> None:
+            value = self._parts.body.later_reference(codec, reference)
+            data = memoryview(join_update(_view(value), action.map_))
+            self._parts.wake.post(partial(self._offer_handback, action, codec, value.numel(), data))
+
+        self._parts.worker.submit(work)
+
+    def _offer_handback(self, action: m.SendHandback, codec: str, value_bytes: int, data: memoryview) -> None:
+        body = self._put("handback", data)
+        handback = Handback(
+            fragment=action.fragment, stamp=action.stamp, codec=codec, value_bytes=value_bytes, body=body
+        )
+        self._parts.roads.send(m.SYNCER, handback)
+
+    # ---- what is offered once
+
+    def _send_layout(self, action: m.SendLayout) -> None:
+        layout = self._parts.body.layout
+        body = self._put("layout", memoryview(encode_map(layout.to_obj())))
+        self._parts.roads.send(m.SYNCER, LayoutOffer(digest=layout.digest, body=body))
+
+    def _put(self, kind: str, data: memoryview) -> Body:
+        """Offer bytes under a name of their own, until they have been fetched or `withdraw` is called."""
+        self._offers += 1
+        body = self._parts.transfers.outbox.add(f"{kind}/{self._offers}", data, self._chunk_bytes)
+        self._once[body.transfer] = body
+        return body
+
+    def credited(self, key: MemberKey, credit: Credit, now: float) -> None:
+        """The syncer gives credit: what it has whole, and wants once, goes."""
+        body = self._once.get(credit.transfer)
+        if body is not None and credit.received >= body.nbytes:
+            self._parts.transfers.outbox.drop(credit.transfer)
+            del self._once[credit.transfer]
+
+    def withdraw(self) -> None:
+        """Nothing that was offered once is wanted any more."""
+        for name in self._once:
+            self._parts.transfers.outbox.drop(name)
+        self._once.clear()
+
+    _ACTIONS: ClassVar[dict[type, Callable[..., None]]] = {
+        m.Send: _send,
+        m.Stop: _stop,
+        m.Forget: _forget,
+        m.Receive: _receive,
+        m.Discard: _discard,
+        m.SendLayout: _send_layout,
+    }
+
+
+def contribution_name(fragment: int, seq: int) -> str:
+    """The name of a contribution's transfer."""
+    return f"c/{fragment}/{seq}"
+
+
+def _view(encoded: Tensor) -> memoryview:
+    return memoryview(cast(Buffer, encoded.numpy()))

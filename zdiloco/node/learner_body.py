@@ -1,0 +1,196 @@
+"""The values of a learner and all work on them: snapshot, encode, prepare, adopt (docs/math.md, adoption).
+
+Rule: methods named `now_*` run on the training thread, at a boundary, and cost one copy or one in-place add; `later_*`
+run on the worker thread. The reference R of a fragment is a tensor that is replaced at adoption and never written to,
+so a job that holds the old one stays right.
+
+Signs: a contribution encodes the outer gradient -u = R - values, so the work that its bytes stand for is û = -decode.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from zdiloco.core.machine import Prepare
+from zdiloco.errors import MachineError
+from zdiloco.tensor.binding import Binding
+from zdiloco.tensor.codecs import get_codec
+from zdiloco.tensor.inventory import inventory
+from zdiloco.tensor.layout import Layout, TensorKind, layout_of
+from zdiloco.units import FragmentId, Stamp
+
+DEFAULT_FRAGMENTS = 24
+SPARES = 4
+"""Vectors of one fragment that wait to be used again: fresh memory costs the training thread page faults."""
+
+
+def layout_for(model: nn.Module, num_fragments: int, strategy: str) -> Layout:
+    """Cut a model into fragments; 0: 24, or one per trainable tensor if there are fewer."""
+    if num_fragments == 0:
+        tensors = sum(spec.kind is not TensorKind.BUFFER for spec in inventory(model).specs)
+        num_fragments = max(1, min(DEFAULT_FRAGMENTS, tensors))
+    return layout_of(model, num_fragments=num_fragments, strategy=strategy)
+
+
+@dataclass(slots=True)
+class Incoming:
+    """An update that is here: its value as bytes in `codec`, and decoded, (n_p,) fp32, once a worker was at it."""
+
+    transfer: str
+    codec: str
+    value: memoryview | None
+    theta: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A prepared adoption. With keep = 1: values += `delta`. Else values <- theta + keep * (values - R + delta).
+
+    `delta` is None with `reset`: values <- theta.
+    """
+
+    stamp: Stamp
+    codec: str
+    theta: Tensor
+    delta: Tensor | None
+    keep: float
+
+
+@dataclass(slots=True)
+class FragmentValues:
+    """One fragment: R and its codec, the kept encoded bytes by seq (codec, (n,) u8), what is here and prepared."""
+
+    reference: Tensor | None = None
+    codec: str = "fp32"
+    kept: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
+    incoming: dict[Stamp, Incoming] = field(default_factory=dict)
+    change: Change | None = None
+    spare: list[Tensor] = field(default_factory=list)
+
+
+class LearnerBody:
+    """All fragments of one learner. `codec`: of contributions; buffers always travel as fp32 and are overwritten."""
+
+    def __init__(self, binding: Binding, codec: str) -> None:
+        self._binding = binding
+        self.layout: Layout = binding.layout
+        self._codec = codec
+        self.fragments = [FragmentValues() for _ in self.layout.fragments]
+        self._spare_lock = threading.Lock()
+
+    def codec_of(self, fragment: FragmentId) -> str:
+        """The codec of this learner's contributions to a fragment."""
+        return "fp32" if self.layout.fragments[fragment].is_buffers else self._codec
+
+    # ---- on the training thread, at a boundary
+
+    def now_snapshot(self, fragment: FragmentId) -> tuple[Tensor, Tensor]:
+        """Copy the fragment's values; returns the copy and the R that they have departed from."""
+        reference = self._reference(fragment)
+        return self._binding.gather(fragment, self._vector(fragment)), reference
+
+    def now_adopt(self, fragment: FragmentId, stamp: Stamp) -> list[Tensor]:
+        """Change the values in place as prepared; afterwards R is Theta'. Returns vectors that nobody needs."""
+        values = self.fragments[fragment]
+        change = values.change
+        if change is None or change.stamp != stamp:
+            raise MachineError(f"fragment {fragment}: {stamp} is to be adopted, but is not prepared")
+        if change.delta is None:
+            self._binding.load_(fragment, change.theta)
+        elif change.keep == 1.0:
+            self._binding.add_(fragment, change.delta)
+        else:
+            mine = self._binding.gather(fragment, self._vector(fragment))
+            mine.sub_(self._reference(fragment)).add_(change.delta).mul_(change.keep).add_(change.theta)
+            self._binding.load_(fragment, mine)
+        unused = [tensor for tensor in (change.delta, values.reference) if tensor is not None]
+        values.reference, values.codec, values.change = change.theta, change.codec, None
+        values.incoming.pop(stamp, None)
+        return unused
+
+    def now_drop(self, fragment: FragmentId) -> None:
+        """Values <- R; where there is no R yet, there is nothing to go back to."""
+        reference = self.fragments[fragment].reference
+        self.fragments[fragment].change = None
+        if reference is not None:
+            self._binding.load_(fragment, reference)
+
+    # ---- on the worker thread
+
+    def later_encode(self, fragment: FragmentId, seq: int, copied: Tensor, reference: Tensor) -> Tensor:
+        """Encode R - values, keep the bytes under `seq`, and return them, (n,) u8. `copied` is used up."""
+        codec = self.codec_of(fragment)
+        torch.sub(reference, copied, out=copied)
+        encoded = get_codec(codec).encode(copied)
+        self.fragments[fragment].kept[seq] = (codec, encoded)
+        self.give_back(fragment, [copied])
+        return encoded
+
+    def later_prepare(self, action: Prepare, incoming: Incoming, reference: Tensor | None) -> None:
+        """Decode the update if that was not done yet, and work the change out that leads to it from `reference`."""
+        fragment = self.layout.fragments[action.fragment]
+        if incoming.theta is None:
+            if incoming.value is None:
+                raise MachineError(f"fragment {fragment.index}: the bytes of {action.stamp} are gone")
+            incoming.theta = get_codec(incoming.codec).decode(incoming.value, fragment.numel)
+            incoming.value = None
+        delta: Tensor | None = None
+        if not (action.reset or fragment.is_buffers or reference is None):
+            delta = self._vector(action.fragment)
+            if action.keep == 1.0:
+                torch.sub(incoming.theta, reference, out=delta)
+            else:
+                delta.zero_()
+            self._settle(action, delta)
+        self.fragments[action.fragment].change = Change(
+            stamp=action.stamp, codec=incoming.codec, theta=incoming.theta, delta=delta, keep=action.keep
+        )
+
+    def _settle(self, action: Prepare, delta: Tensor) -> None:
+        """delta - û(subtract) + Σ û(restore), with û = -decode of the kept bytes."""
+        kept = self.fragments[action.fragment].kept
+        signs = [(action.subtract, 1.0)] if action.subtract else []
+        for seq, sign in [*signs, *((seq, -1.0) for seq in action.restore)]:
+            if seq not in kept:
+                raise MachineError(f"fragment {action.fragment}: the bytes of contribution {seq} are not kept any more")
+            codec, encoded = kept[seq]
+            scratch = get_codec(codec).decode(encoded, delta.numel(), self._vector(action.fragment))
+            delta.add_(scratch, alpha=sign)
+            self.give_back(action.fragment, [scratch])
+
+    def later_forget(self, fragment: FragmentId, seqs: Sequence[int]) -> None:
+        """Let kept bytes go."""
+        for seq in seqs:
+            self.fragments[fragment].kept.pop(seq, None)
+
+    def later_values(self, fragment: FragmentId) -> Tensor:
+        """The model's own values, fp32, as (4 n_p,) u8: for a donor, whose model stands still."""
+        return get_codec("fp32").encode(self._binding.gather(fragment))
+
+    def later_reference(self, codec: str, reference: Tensor) -> Tensor:
+        """R as it was published: encoding what came from these bytes gives them back."""
+        return get_codec(codec).encode(reference)
+
+    # ---- vectors
+
+    def give_back(self, fragment: FragmentId, tensors: Sequence[Tensor]) -> None:
+        """Vectors (n_p,) fp32 that nobody reads any more may be used again."""
+        spare = self.fragments[fragment].spare
+        with self._spare_lock:
+            spare.extend(tensors[: max(0, SPARES - len(spare))])
+
+    def _vector(self, fragment: FragmentId) -> Tensor:
+        spare = self.fragments[fragment].spare
+        with self._spare_lock:
+            if spare:
+                return spare.pop()
+        return torch.empty(self.layout.fragments[fragment].numel, dtype=torch.float32)
+
+    def _reference(self, fragment: FragmentId) -> Tensor:
+        reference = self.fragments[fragment].reference
+        if reference is None:
+            raise MachineError(f"fragment {fragment} has adopted nothing yet")
+        return reference

@@ -1,0 +1,122 @@
+"""The knobs of the real world: the run, its sockets, its disk; and the settings that a node is handed as one.
+
+Rule: every field has its unit and its meaning in metadata; defaults suit one machine and an ordinary link.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from zdiloco.core.params import LearnerParams, SyncParams, check_choices, check_knobs, knob
+from zdiloco.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zdiloco.tensor.outer import OuterParams
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def check_name(name: str, place: str) -> None:
+    """Raise ConfigError unless `name` may name a run or a learner."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{place} is {name!r}; allowed are 1 to 64 letters, digits, '.', '_', '-', not first a sign")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunParams:
+    """What this run is, where it lies, and when it is over."""
+
+    name: str = knob("run", "name of the run, in logs and status")
+    dir: str = knob("runs/run", "run folder: checkpoints, counters, logs")
+    target_tokens: int = knob(0, "merged tokens, weighted by parameter share, that end the run; 0: no end", "tokens")
+    init: str = knob("first", "'first': the first learner gives the initial values; or path of a safetensors file")
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "run.name")
+        check_knobs(self, "run", target_tokens=(0, 2**53))
+        for key in ("dir", "init"):
+            if not getattr(self, key):
+                raise ConfigError(f"run.{key} is empty; it must name a place")
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return Path(self.dir)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeParams:
+    """How contributions become one outer step, and how its result is published."""
+
+    method: str = knob("rda", "'rda': norms and directions averaged apart, per tensor; 'avg': plain weighted average")
+    outer_lr: float = knob(1.0, "learning rate of the outer step")
+    outer_momentum: float = knob(0.0, "Nesterov momentum of the outer step; harmful with few outer steps")
+    publish_codec: str = knob("bf16", "how updates are encoded: 'bf16' or 'fp32'")
+
+    def __post_init__(self) -> None:
+        check_choices(self, "merge", method=("rda", "avg"), publish_codec=("bf16", "fp32"))
+        check_knobs(self, "merge", outer_lr=(1e-6, 10), outer_momentum=(0, 0.999999))
+
+    @property
+    def outer(self) -> "OuterParams":
+        """The outer optimizer's knobs."""
+        from zdiloco.tensor.outer import OuterParams  # loads torch, which a status query can do without
+
+        return OuterParams(lr=self.outer_lr, momentum=self.outer_momentum)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetParams:
+    """Sockets and transfers. Four consecutive ports: control, bulk, control broadcast, bulk broadcast."""
+
+    listen: str = knob("127.0.0.1", "address that the syncer binds")
+    connect: str = knob("127.0.0.1", "host that learners dial")
+    port: int = knob(5700, "first of four consecutive ports", "port")
+    insecure: bool = knob(False, "allow a listen address other than loopback, without keys: anybody may then join")
+    chunk_bytes: int = knob(2**20, "payload of one chunk", "bytes")
+    window_bytes: int = knob(2**23, "bytes of one transfer that may be under way unacknowledged", "bytes")
+    receive_bytes: int = knob(2**32, "memory of a learner for updates under way", "bytes")
+    stall_s: float = knob(2.0, "a transfer without a chunk for so long is asked for again", "s")
+    give_up_s: float = knob(30.0, "a transfer without progress for so long is given up", "s")
+    leave_s: float = knob(3.5, "a leaving process pushes what fits for at most so long", "s")
+
+    def __post_init__(self) -> None:
+        check_knobs(self, "net", port=(1024, 65532), chunk_bytes=(1024, 2**23), window_bytes=(1024, 2**30))
+        check_knobs(self, "net", receive_bytes=(2**16, 2**50), stall_s=(0.01, 3600), give_up_s=(0.01, 1e6))
+        check_knobs(self, "net", leave_s=(0, 3600))
+        if self.window_bytes < self.chunk_bytes:
+            raise ConfigError(f"net.window_bytes is {self.window_bytes}; it must hold a chunk of {self.chunk_bytes}")
+        if self.listen not in LOOPBACK and not self.insecure:
+            raise ConfigError(
+                f"net.listen is {self.listen!r}: without keys only loopback is bound ({', '.join(LOOPBACK)}). Set "
+                "net.insecure = true where you trust everybody who can reach this address"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointParams:
+    """What of the past stays on the syncer's disk."""
+
+    keep: int = knob(2, "checkpoints that stay readable; older ones are removed", "checkpoints")
+
+    def __post_init__(self) -> None:
+        check_knobs(self, "checkpoint", keep=(1, 1000))
+
+
+class Settings(Protocol):
+    """What a node needs to know, whoever composed it."""
+
+    @property
+    def run(self) -> RunParams: ...
+    @property
+    def sync(self) -> SyncParams: ...
+    @property
+    def merge(self) -> MergeParams: ...
+    @property
+    def learner(self) -> LearnerParams: ...
+    @property
+    def net(self) -> NetParams: ...
+    @property
+    def checkpoint(self) -> CheckpointParams: ...

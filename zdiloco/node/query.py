@@ -1,0 +1,106 @@
+"""Asks a syncer how its run is: what `zdiloco status` and `zdiloco top` show.
+
+Rule: a query belongs to no run and needs no file; it dials control and bulk, and ends in an answer or in LinkError.
+"""
+
+import secrets
+from typing import Any
+
+import zmq
+
+from zdiloco.core.machine import SYNCER
+from zdiloco.core.messages import Status, StatusQuery
+from zdiloco.errors import LinkError
+from zdiloco.node.clock import Clock, monotonic
+from zdiloco.node.loop import Loop
+from zdiloco.node.params import NetParams
+from zdiloco.node.roads import Roads
+from zdiloco.node.sockets import Road, check_library, dialling
+from zdiloco.node.transfers import Transfers
+from zdiloco.node.wake import Wake
+from zdiloco.units import MemberKey
+from zdiloco.wire.bodies import decode_map
+from zdiloco.wire.flow import InboxParams
+
+MAX_STATUS_BYTES = 2**26
+ASK_AGAIN_S = 1.0
+
+
+class Query:
+    """One question to one syncer. `ask` may be called again and again over the same connection."""
+
+    def __init__(self, net: NetParams, *, clock: Clock = monotonic) -> None:
+        check_library()
+        self._net, self._clock = net, clock
+        self._context: zmq.Context[Any] = zmq.Context()
+        key = MemberKey("status", secrets.randbits(63) + 1)
+        sockets = {road: dialling(self._context, road, net, key) for road in (Road.CONTROL, Road.BULK)}
+        self._roads = Roads(sockets, server=False)
+        self._wake = Wake()
+        self._loop = Loop(self._roads, self._wake, clock)
+        params = InboxParams(
+            budget_bytes=MAX_STATUS_BYTES, window_bytes=net.window_bytes, stall_s=net.stall_s, give_up_s=net.give_up_s
+        )
+        self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=False)
+        self._answer: dict[str, Any] | None = None
+        self._asked_at = float("-inf")
+        self._ends = float("inf")
+
+    def ask(self, timeout_s: float) -> dict[str, Any]:
+        """Return the syncer's status. Raises LinkError where no answer comes within `timeout_s`."""
+        self._answer, self._asked_at, self._ends = None, float("-inf"), self._clock() + timeout_s
+        while self._clock() < self._ends:
+            self._loop.step(self)
+            found = self._found()
+            if found is not None:
+                return found
+        place = f"{self._net.connect}:{self._net.port}"
+        raise LinkError(f"no syncer answers at {place} within {timeout_s:g} s: does it run, is the port right?")
+
+    def _found(self) -> dict[str, Any] | None:
+        return self._answer
+
+    def close(self) -> None:
+        """Hang up; harmless when repeated."""
+        self._roads.close(0)
+        self._context.term()
+        self._wake.close()
+
+    def __enter__(self) -> "Query":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what the loop brings
+
+    def on_message(self, key: MemberKey, message: Any, now: float) -> None:
+        """A control message came in."""
+        if not self._transfers.on_message(key, message, now) and isinstance(message, Status):
+            self._transfers.expect(key, message.body, now)
+
+    def on_chunk(self, key: MemberKey, chunk: Any, payload: memoryview, now: float) -> None:
+        """A chunk came in."""
+        self._transfers.on_chunk(key, chunk, payload, now)
+
+    def on_time(self, now: float) -> None:
+        """Ask again where no answer has come."""
+        if now >= self._asked_at + ASK_AGAIN_S:
+            self._asked_at = now
+            self._roads.send(SYNCER, StatusQuery())
+        self._transfers.turn(now)
+
+    def deadline(self) -> float | None:
+        """When to look again at the latest."""
+        due = self._transfers.deadline()
+        return min(self._ends, self._asked_at + ASK_AGAIN_S, due if due is not None else self._ends)
+
+    def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
+        data = self._transfers.inbox.take(key, transfer)
+        try:
+            self._answer = decode_map(data, MAX_STATUS_BYTES)
+        finally:
+            self._transfers.release(key, transfer, now)
+
+    def _lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
+        self._asked_at = float("-inf")

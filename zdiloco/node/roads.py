@@ -1,0 +1,224 @@
+"""Messages and chunks over the sockets of one process: framing, retry queues, and counts of what passed.
+
+Rule: a send never blocks and never raises because of a peer. A control message that the socket refuses waits in a
+bounded queue of its peer, the oldest going first over board (the machines repeat what matters); a chunk waits without
+bound of its own, since credit bounds it. What a peer sends and does not parse is counted, and that is all.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import zmq
+
+from zdiloco.core.machine import SYNCER
+from zdiloco.core.messages import Heartbeat, Hello, Report, StatusQuery
+from zdiloco.errors import MalformedFrame, PeerError, VersionMismatch
+from zdiloco.node.sockets import Road, identity_of, key_of
+from zdiloco.units import MemberKey
+from zdiloco.wire.encoding import decode, encode
+from zdiloco.wire.outbox import ChunkOut
+from zdiloco.wire.transfer import Chunk
+
+CONTROL_WAITING = 256
+"""Most control messages that wait for one peer; above it the oldest is dropped."""
+NEWEST_ONLY = (Hello, Heartbeat, Report, StatusQuery)
+"""What says how things are now: of those that wait, only the last one is worth sending."""
+MAX_COUNTED = 4096
+"""Most peers whose counts are kept: incarnations come and go."""
+Frames = list[Any]
+
+
+class Arrival(NamedTuple):
+    """One decoded message and its payload (None: it has none); `payload` is a read-only view of the frame."""
+
+    key: MemberKey
+    message: Any
+    payload: memoryview | None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What passed to and from one peer, all roads together, without broadcasts' copies per listener."""
+
+    frames_up: int = 0
+    bytes_up: int = 0
+    frames_down: int = 0
+    bytes_down: int = 0
+    dropped: int = 0
+    malformed: Counter[str] = field(default_factory=Counter)
+
+
+class Roads:
+    """The sockets of one process. `server` says whether they are ROUTER and PUB, or DEALER and SUB."""
+
+    def __init__(self, sockets: Mapping[Road, "zmq.Socket[bytes]"], *, server: bool) -> None:
+        self.sockets = dict(sockets)
+        self.server = server
+        self.counts: dict[MemberKey, Counts] = {}
+        self.strangers: Counter[str] = Counter()
+        self._control: dict[MemberKey, deque[tuple[type, bytes]]] = {}
+        self._bulk: dict[MemberKey, deque[ChunkOut]] = {}
+
+    # ---- receiving
+
+    def receive(self, road: Road, most: int) -> Iterator[Arrival | None]:
+        """Yield up to `most` arrivals that are there now; None stands for one that did not parse."""
+        socket = self.sockets[road]
+        for _ in range(most):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            yield self._parse(road, frames)
+
+    def _parse(self, road: Road, frames: Frames) -> Arrival | None:
+        key = SYNCER
+        if self.server:
+            sender = key_of(frames.pop(0).bytes)
+            if sender is None:
+                self.strangers["identity"] += 1
+                return None
+            key = sender
+        counts = self.of(key)
+        counts.frames_down += len(frames)
+        counts.bytes_down += sum(len(frame) for frame in frames)
+        try:
+            if not 1 <= len(frames) <= 2:
+                raise MalformedFrame(f"{len(frames)} frames; allowed is a header and one payload")
+            message = decode(frames[0].buffer)
+            if isinstance(message, Chunk) != (len(frames) == 2) or (road in (Road.CONTROL, Road.CONTROL_CAST)) != (
+                len(frames) == 1
+            ):
+                raise MalformedFrame("a payload belongs to a chunk, and a chunk to the bulk road")
+        except PeerError as error:
+            kind = "version" if isinstance(error, VersionMismatch) else "frame"
+            counts.malformed[kind] += 1
+            return None
+        return Arrival(key, message, frames[1].buffer if len(frames) == 2 else None)
+
+    # ---- sending
+
+    def send(self, key: MemberKey, message: Any) -> None:
+        """Send a control message to one peer, or queue it behind those that wait."""
+        header = encode(message)
+        waiting = self._control.get(key)
+        kind = type(message)
+        if waiting is None:
+            if not self._try(Road.CONTROL, key, [header]):
+                self._control[key] = deque([(kind, header)])
+            return
+        if kind in NEWEST_ONLY:
+            waiting = self._control[key] = deque(entry for entry in waiting if entry[0] is not kind)
+        if len(waiting) >= CONTROL_WAITING:
+            waiting.popleft()
+            self.of(key).dropped += 1
+        waiting.append((kind, header))
+
+    def send_chunks(self, key: MemberKey, chunks: list[ChunkOut]) -> None:
+        """Queue chunks for one peer; `flush` sends them."""
+        if chunks:
+            self._bulk.setdefault(key, deque()).extend(chunks)
+
+    def cast(self, message: Any) -> None:
+        """Broadcast a control message; whoever does not listen misses it."""
+        self._cast(Road.CONTROL_CAST, [encode(message)])
+
+    def cast_chunks(self, chunks: list[ChunkOut]) -> None:
+        """Broadcast chunks, in order."""
+        for chunk in chunks:
+            self._cast(Road.BULK_CAST, [encode(chunk.header), chunk.view])
+
+    def _cast(self, road: Road, frames: Frames) -> None:
+        self._count_up(SYNCER, frames)
+        self.sockets[road].send_multipart(frames, zmq.NOBLOCK, copy=False)
+
+    def flush(self, most_chunks: int) -> None:
+        """Try again what waits: control first, then up to `most_chunks` chunks, the peers in turn."""
+        for key in list(self._control):
+            self._flush_control(key)
+        ready = list(self._bulk)
+        sent = 0
+        while ready and sent < most_chunks:
+            ready = [key for key in ready if self._send_chunk(key)]
+            sent += len(ready)
+
+    def _flush_control(self, key: MemberKey) -> None:
+        waiting = self._control[key]
+        while waiting and self._try(Road.CONTROL, key, [waiting[0][1]]):
+            waiting.popleft()
+        if not waiting:
+            del self._control[key]
+
+    def _send_chunk(self, key: MemberKey) -> bool:
+        """Send the oldest chunk for this peer; False: it must wait, or nothing is left."""
+        waiting = self._bulk[key]
+        if not self._try(Road.BULK, key, [encode(waiting[0].header), waiting[0].view]):
+            return False
+        waiting.popleft()
+        if not waiting:
+            del self._bulk[key]
+        return bool(waiting)
+
+    def _try(self, road: Road, key: MemberKey, frames: Frames) -> bool:
+        """Hand frames to the socket; False: it is full. A peer that is not there any more counts as sent and lost."""
+        address = [identity_of(key)] if self.server else []
+        try:
+            self.sockets[road].send_multipart(address + frames, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self.of(key).dropped += 1
+            return True
+        self._count_up(key, frames)
+        return True
+
+    # ---- state
+
+    def of(self, key: MemberKey) -> Counts:
+        """The counts of this peer; of very many peers, those that came last are remembered."""
+        found = self.counts.get(key)
+        if found is None:
+            if len(self.counts) >= MAX_COUNTED:
+                del self.counts[next(iter(self.counts))]
+            found = self.counts[key] = Counts()
+        return found
+
+    def _count_up(self, key: MemberKey, frames: Frames) -> None:
+        counts = self.of(key)
+        counts.frames_up += len(frames)
+        counts.bytes_up += sum(len(frame) for frame in frames)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything waits to be sent."""
+        return bool(self._control or self._bulk)
+
+    @property
+    def waiting_roads(self) -> set[Road]:
+        """The roads on which something waits."""
+        roads = {Road.BULK} if self._bulk else set()
+        return roads | ({Road.CONTROL} if self._control else set())
+
+    def forget(self, key: MemberKey) -> None:
+        """Drop what waits for a peer and its counts."""
+        self._control.pop(key, None)
+        self._bulk.pop(key, None)
+        self.counts.pop(key, None)
+
+    def drop_transfer(self, key: MemberKey, transfer: str) -> None:
+        """Drop the chunks of one transfer that wait for a peer."""
+        if key in self._bulk:
+            left = deque(chunk for chunk in self._bulk[key] if chunk.transfer != transfer)
+            self._bulk[key] = left
+            if not left:
+                del self._bulk[key]
+
+    def close(self, linger_ms: int) -> None:
+        """Close every socket; what lies in them has so long to leave. Harmless when repeated."""
+        for socket in self.sockets.values():
+            socket.close(linger_ms)
+

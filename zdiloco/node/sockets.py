@@ -1,0 +1,156 @@
+"""Every ZeroMQ socket and option of the house, in one table, each with its reason.
+
+Rule: sockets are made here, with all their options, before they are bound or connected; nobody else sets an option.
+High-water marks count messages per peer, never bytes: the byte bound is the credit of the transfers, marks are only a
+backstop. The identity of a learner's sockets is its name and random incarnation, so no pipe of a dead process is
+mistaken for that of its successor.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeAlias
+
+import zmq
+
+from zdiloco.errors import ConfigError
+from zdiloco.node.params import LOOPBACK, NetParams
+from zdiloco.units import MemberKey
+
+Socket: TypeAlias = "zmq.Socket[bytes]"
+Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
+
+MIN_LIBZMQ = (4, 3, 5)
+MAX_CHUNK_FRAME = 2**23 + 2**16
+"""Largest chunk that the wire knows, and room for its header: a larger frame ends the connection."""
+MAX_CONTROL_FRAME = 2**16
+CONTROL_HWM = 1000
+BULK_HWM = 256
+"""Chunks to one peer; the window of a transfer (8 MiB of 1 MiB chunks) times the transfers under way stays below."""
+
+
+class Road(StrEnum):
+    """One of the four roads between learners and syncer; its place is its port's distance from `net.port`."""
+
+    CONTROL = "control"
+    BULK = "bulk"
+    CONTROL_CAST = "control_cast"
+    BULK_CAST = "bulk_cast"
+
+
+_PORT = {Road.CONTROL: 0, Road.BULK: 1, Road.CONTROL_CAST: 2, Road.BULK_CAST: 3}
+
+EVERY: Mapping[int, int] = {
+    zmq.LINGER: 0,  # a dead peer must not hold the exit up; leaving drains by its own deadline
+    zmq.TCP_KEEPALIVE: 1,  # a peer that vanished without a word frees its pipe and descriptor
+    zmq.TCP_KEEPALIVE_IDLE: 10,
+    zmq.TCP_KEEPALIVE_INTVL: 5,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.HANDSHAKE_IVL: 10_000,  # strangers that connect and say nothing are cut off
+}
+ROUTER: Mapping[int, int] = {
+    zmq.ROUTER_MANDATORY: 1,  # unknown or full peers are an error to us, not silence
+    zmq.ROUTER_HANDOVER: 1,  # a reconnecting process takes its own stale pipe over
+}
+DEALER: Mapping[int, int] = {zmq.IMMEDIATE: 1}  # without a connection nothing is queued into nowhere
+DIALLING: Mapping[int, int] = {
+    zmq.RECONNECT_IVL: 200,
+    zmq.RECONNECT_IVL_MAX: 2_000,  # below sync.recover_wait_s: a syncer that starts again must hear the fleet in time
+    zmq.CONNECT_TIMEOUT: 5_000,  # a black hole is given up and dialled again
+}
+CONTROL: Mapping[int, int] = {
+    zmq.MAXMSGSIZE: MAX_CONTROL_FRAME,
+    zmq.SNDHWM: CONTROL_HWM,
+    zmq.RCVHWM: CONTROL_HWM,
+    zmq.HEARTBEAT_IVL: 2_000,  # frames are small here, so a late pong means a dead link
+    zmq.HEARTBEAT_TIMEOUT: 6_000,
+}
+BULK: Mapping[int, int] = {  # no ZMTP heartbeat: a large chunk on a slow link would look like a dead peer
+    zmq.MAXMSGSIZE: MAX_CHUNK_FRAME,
+    zmq.SNDHWM: BULK_HWM,
+    zmq.RCVHWM: BULK_HWM,
+}
+_ROAD = {Road.CONTROL: CONTROL, Road.CONTROL_CAST: CONTROL, Road.BULK: BULK, Road.BULK_CAST: BULK}
+
+
+def check_library() -> None:
+    """Raise ConfigError where libzmq is older than what the options here were measured with."""
+    if zmq.zmq_version_info() < MIN_LIBZMQ:
+        wanted = ".".join(map(str, MIN_LIBZMQ))
+        raise ConfigError(f"libzmq is {zmq.zmq_version()}; at least {wanted} is needed: pip install -U pyzmq")
+
+
+def identity_of(key: MemberKey) -> bytes:
+    """The routing identity of this process."""
+    return f"{key.name}:{key.incarnation:016x}".encode()
+
+
+def key_of(identity: bytes) -> MemberKey | None:
+    """Who has this routing identity; None where no process of ours would choose it."""
+    name, colon, ident = identity.decode("utf-8", "replace").rpartition(":")
+    if not colon or not 1 <= len(name) <= 64 or len(ident) != 16:
+        return None
+    try:
+        return MemberKey(name, int(ident, 16))
+    except ValueError:
+        return None
+
+
+def cast_hwm(largest_bytes: int, chunk_bytes: int) -> int:
+    """High-water mark of the bulk broadcast: a burst must hold the chunks of two updates of the largest fragment."""
+    return max(BULK_HWM, 2 * (largest_bytes // chunk_bytes + 2))
+
+
+def serving(context: Context, road: Road, params: NetParams, hwm: int = 0) -> Socket:
+    """Make and bind the syncer's end of a road. `hwm`: replaces the send mark of the table when above zero.
+
+    Raises ConfigError where the address is not loopback and `net.insecure` is off, or is taken or not ours.
+    """
+    if params.listen not in LOOPBACK and not params.insecure:
+        raise ConfigError(f"net.listen is {params.listen!r}: without keys only loopback is bound (or net.insecure)")
+    cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
+    socket = context.socket(zmq.PUB if cast else zmq.ROUTER)
+    _set(socket, EVERY, _ROAD[road], {} if cast else ROUTER, {zmq.SNDHWM: hwm} if hwm else {})
+    return _bound(socket, _endpoint(params.listen, params.port, road))
+
+
+def dialling(
+    context: Context, road: Road, params: NetParams, key: MemberKey, hwm: int = 0
+) -> Socket:
+    """Make and connect a learner's end of a road. `hwm`: replaces the receive mark of the table when above zero."""
+    cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
+    socket = context.socket(zmq.SUB if cast else zmq.DEALER)
+    _set(socket, EVERY, _ROAD[road], DIALLING, {} if cast else DEALER, {zmq.RCVHWM: hwm} if hwm else {})
+    if cast:
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+    else:
+        socket.setsockopt(zmq.IDENTITY, identity_of(key))
+    try:
+        socket.connect(_endpoint(params.connect, params.port, road))
+    except zmq.ZMQError as error:
+        socket.close(0)
+        raise ConfigError(f"net.connect is {params.connect!r}: {error.strerror}") from error
+    return socket
+
+
+def _endpoint(host: str, port: int, road: Road) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"tcp://{shown}:{port + _PORT[road]}"
+
+
+def _set(socket: Socket, *tables: Mapping[int, int]) -> None:
+    for table in tables:
+        for option, value in table.items():
+            socket.setsockopt(option, value)
+
+
+def _bound(socket: Socket, endpoint: str) -> Socket:
+    if "[" in endpoint:
+        socket.setsockopt(zmq.IPV6, 1)
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        socket.close(0)
+        if error.errno == zmq.EADDRINUSE:
+            raise ConfigError(f"{endpoint} is taken by another process: stop it, or choose another net.port") from error
+        raise ConfigError(f"{endpoint} cannot be bound ({error.strerror}): set net.listen and net.port") from error
+    return socket

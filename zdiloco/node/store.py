@@ -1,0 +1,302 @@
+"""The syncer's checkpoints: one safetensors file per fragment state, and a manifest that makes them a cut.
+
+Rule: the manifest is the commit point. Everything it names is durable before it is moved into place, and nothing that
+one of the newest `keep` manifests names is removed. So a death at any instant, or a full disk, leaves the older cut.
+A file is read only if its digest is the manifest's; nothing is ever loaded that is not exactly what was saved.
+"""
+
+import fcntl
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors
+import safetensors.torch
+import torch
+import xxhash
+from torch import Tensor
+
+from zdiloco.errors import ConfigError, StoreError
+from zdiloco.node.disk import Disk
+from zdiloco.units import Epoch, FragmentId, Merged, Stamp
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+FOLDER = "checkpoints"
+
+
+class ForeignCheckpoint(StoreError):
+    """Written by another version of the format: never passed over for something older."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FragmentCut:
+    """One fragment in a cut. `theta` and `buf` (None: no momentum yet) are (n_p,) fp32, `value` the published bytes u8.
+
+    `revision` changes whenever the tensors do: a fragment of the same revision keeps its file. `map_` is the sums of
+    what is merged of whom. The tensors must not be written to until the write is over.
+    """
+
+    fragment: FragmentId
+    revision: int
+    stamp: Stamp
+    theta: Tensor
+    buf: Tensor | None
+    value: Tensor
+    codec: str
+    map_: tuple[Merged, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """A complete state of the syncer. `ledger` is the machine's own memory, builtins that JSON can hold."""
+
+    run_id: str
+    epoch: Epoch
+    layout_digest: str
+    layout: Mapping[str, Any]
+    fragments: tuple[FragmentCut, ...]
+    progress_tokens: float = 0.0
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Store:
+    """The checkpoints of one run folder, held by one process: a second one gets ConfigError.
+
+    One thread writes, after `load`. `highest_epoch` is the highest epoch counter that any manifest here ever had in
+    its name, damaged ones included: a successor must go above it.
+    """
+
+    def __init__(self, run_dir: Path, *, keep: int, disk: Disk | None = None) -> None:
+        self._folder = run_dir / FOLDER
+        self._keep = keep
+        self._disk = disk or Disk()
+        self._files: dict[FragmentId, tuple[int, dict[str, Any]]] = {}  # fragment -> (revision, entry of its file)
+        self._number = 0
+        self.highest_epoch = 0
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock: BinaryIO = (run_dir / "syncer.lock").open("ab")
+        except OSError as error:
+            raise ConfigError(f"run.dir {run_dir} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ConfigError(f"run.dir {run_dir} is in use by another syncer on this machine") from error
+
+    def close(self) -> None:
+        """Give the run folder free; harmless when repeated."""
+        self._lock.close()
+
+    def manifests(self) -> list[Path]:
+        """The manifests on the disk, newest first."""
+        return sorted(self._folder.glob("manifest-*.json"), reverse=True)
+
+    # ---- writing
+
+    def write(self, cut: Cut) -> Path:
+        """Make the cut durable and return its manifest; then remove what no kept manifest names.
+
+        Raises StoreError where the disk is full or fails: the older cuts are untouched, and the next write starts anew.
+        """
+        try:
+            entries = [self._put_fragment(fragment) for fragment in cut.fragments]
+            layout_data = _json(cut.layout)
+            layout = self._put_once(f"layout-{xxhash.xxh3_128_hexdigest(layout_data)}.json", layout_data)
+            self._disk.sync_folder(self._folder)
+            name = f"manifest-{self._number + 1:09d}-e{cut.epoch.counter}.json"
+            self._disk.put(self._folder / name, _json(_manifest(cut, entries, layout)))
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            self._sweep_quietly()
+            raise StoreError(f"cannot write a checkpoint to {self._folder}: {error.strerror or error}") from error
+        self._number += 1
+        self.highest_epoch = max(self.highest_epoch, cut.epoch.counter)
+        for fragment, entry in zip(cut.fragments, entries, strict=True):
+            self._files[fragment.fragment] = (fragment.revision, _file_part(entry))
+        self._sweep_quietly()
+        return self._folder / name
+
+    def _put_fragment(self, cut: FragmentCut) -> dict[str, Any]:
+        revision, entry = self._files.get(cut.fragment, (None, {}))
+        if revision != cut.revision:
+            tensors = {"theta": cut.theta, "value": cut.value}
+            if cut.buf is not None:
+                tensors["buf"] = cut.buf
+            told = {"format": str(FORMAT), "fragment": str(cut.fragment), "codec": cut.codec, "stamp": str(cut.stamp)}
+            data = safetensors.torch.save(tensors, metadata=told)
+            digest = xxhash.xxh3_128_hexdigest(data)
+            name = f"fragment-{cut.fragment:03d}-{digest}.safetensors"
+            self._put_once(name, data)
+            entry = {"file": name, "digest": digest, "bytes": len(data)}
+        state = {"stamp": [*cut.stamp.epoch, cut.stamp.version], "codec": cut.codec, "map": [list(m) for m in cut.map_]}
+        return {**entry, "fragment": cut.fragment, **state}
+
+    def _put_once(self, name: str, data: bytes) -> str:
+        """Write a file whose name says its content, unless a whole one is there."""
+        path = self._folder / name
+        if not path.exists() or path.stat().st_size != len(data):
+            self._disk.put(path, data)
+        return name
+
+    def _sweep_quietly(self) -> None:
+        """Remove files that no kept manifest names. What cannot be removed now is removed after a later write."""
+        try:
+            self._sweep()
+        except (OSError, StoreError) as error:
+            log.warning("old checkpoint files stay for now why=%r", str(error))
+
+    def _sweep(self) -> None:
+        manifests = self.manifests()
+        kept = manifests[: self._keep]
+        named = {path.name for path in kept}
+        for path in kept:
+            tree = _read_manifest(path)
+            named |= {tree["layout"], *(entry["file"] for entry in tree["fragments"])}
+        for path in manifests[self._keep :]:  # manifests first: none may ever name a file that is gone
+            self._disk.remove(path)
+        for path in self._folder.iterdir():
+            if path.name not in named and not path.name.startswith("manifest-"):
+                self._disk.remove(path)
+
+    # ---- reading
+
+    def load(self) -> Cut | None:
+        """Return the newest complete cut; None where nothing was ever saved here.
+
+        A damaged newest cut is passed over, with a warning, for the older one. Raises StoreError where none is
+        complete, or where one was written by another version of the format.
+        """
+        manifests = self.manifests()
+        reasons = []
+        for path in manifests:
+            counter = path.stem.partition("-e")[2]
+            self.highest_epoch = max(self.highest_epoch, int(counter) if counter.isdigit() else 0)
+        for path in manifests:
+            try:
+                cut = self._load(path)
+            except ForeignCheckpoint:
+                raise
+            except StoreError as error:
+                reasons.append(str(error))
+                log.warning("checkpoint passed over why=%r", str(error))
+                continue
+            self._number = max(int(p.name.split("-")[1]) for p in manifests)
+            return cut
+        if reasons:
+            raise StoreError("no checkpoint is whole: " + "; ".join(reasons))
+        return None
+
+    def _load(self, path: Path) -> Cut:
+        tree = _read_manifest(path)
+        layout = _parse(self._folder / tree["layout"])
+        if tree["layout"] != f"layout-{xxhash.xxh3_128_hexdigest(_json(layout))}.json":
+            raise StoreError(f"{self._folder / tree['layout']} is damaged: its content has not the digest in its name")
+        try:
+            fragments = tuple(self._load_fragment(path, entry, i) for i, entry in enumerate(tree["fragments"]))
+            cut = Cut(
+                run_id=tree["run_id"],
+                epoch=Epoch(*tree["epoch"]),
+                layout_digest=tree["layout_digest"],
+                layout=layout,
+                fragments=fragments,
+                progress_tokens=tree["progress_tokens"],
+                ledger=tree["ledger"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{path} is not a complete manifest ({error!r})") from error
+        for index, (part, entry) in enumerate(zip(fragments, tree["fragments"], strict=True)):
+            self._files[index] = (part.revision, _file_part(entry))
+        return cut
+
+    def _load_fragment(self, manifest: Path, entry: Mapping[str, Any], index: int) -> FragmentCut:
+        path = self._folder / entry["file"]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{manifest.name} names {path}, which cannot be read: {error.strerror}") from error
+        if len(data) != entry["bytes"] or xxhash.xxh3_128_hexdigest(data) != entry["digest"]:
+            raise StoreError(f"{path} is damaged: its {len(data)} bytes are not those that {manifest.name} names")
+        try:
+            tensors = safetensors.torch.load(data)
+        except safetensors.SafetensorError as error:
+            raise StoreError(f"{path} is not a safetensors file ({error})") from error
+        theta, value = tensors["theta"], tensors["value"]
+        if theta.dtype is not torch.float32 or value.dtype is not torch.uint8 or entry["fragment"] != index:
+            raise StoreError(f"{path} does not hold the state of fragment {index}")
+        counter, ident, version = entry["stamp"]
+        return FragmentCut(
+            fragment=index,
+            revision=0,
+            stamp=Stamp(Epoch(counter, ident), version),
+            theta=theta,
+            buf=tensors.get("buf"),
+            value=value,
+            codec=entry["codec"],
+            map_=tuple(Merged(*row) for row in entry["map"]),
+        )
+
+
+def _manifest(cut: Cut, entries: Sequence[Mapping[str, Any]], layout: str) -> dict[str, Any]:
+    tree: dict[str, Any] = {
+        "format": FORMAT,
+        "run_id": cut.run_id,
+        "epoch": list(cut.epoch),
+        "layout_digest": cut.layout_digest,
+        "layout": layout,
+        "progress_tokens": cut.progress_tokens,
+        "ledger": cut.ledger,
+        "fragments": entries,
+    }
+    return {**tree, "digest": xxhash.xxh3_128_hexdigest(_json(tree))}
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    tree = _parse(path)
+    if tree.get("format") != FORMAT:
+        raise ForeignCheckpoint(f"{path} has format {tree.get('format')!r}; this version of zdiloco reads {FORMAT}")
+    digest = tree.pop("digest", None)
+    if digest != xxhash.xxh3_128_hexdigest(_json(tree)):
+        raise StoreError(f"{path} is damaged: its content has not the digest that it names")
+    return tree
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged: {error}") from error
+    if not isinstance(tree, dict):
+        raise StoreError(f"{path} is not ours: it holds no table")
+    return tree
+
+
+def _json(tree: Any) -> bytes:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _file_part(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("file", "digest", "bytes")}
+
+
+def run_dir_in_use(run_dir: Path) -> bool:
+    """Whether a living syncer holds this run folder."""
+    path = run_dir / "syncer.lock"
+    if not path.exists():
+        return False
+    with path.open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+

@@ -1,0 +1,278 @@
+"""The syncer in the real world: feeds its machine from the sockets, and has its decisions carried out.
+
+Rule: the network thread alone touches machine, sockets and transfers. A failure on any thread ends the node, loudly.
+"""
+
+import logging
+import secrets
+import threading
+from collections import deque
+from typing import Any
+
+import zmq
+
+from zdiloco.core import machine as m
+from zdiloco.core.start import KnownState
+from zdiloco.core.syncer import SyncerMachine
+from zdiloco.errors import ConfigError, MachineError, ZdilocoError
+from zdiloco.node.hooks import Hooks
+from zdiloco.node.journal import Journal
+from zdiloco.node.loop import Loop
+from zdiloco.node.params import Settings
+from zdiloco.node.roads import Roads
+from zdiloco.node.shelf import Shelf
+from zdiloco.node.sockets import BULK_HWM, Road, cast_hwm, check_library, serving
+from zdiloco.node.status import process_status, status_of
+from zdiloco.node.store import Cut, Store
+from zdiloco.node.syncer_acts import SyncerActs, SyncerParts
+from zdiloco.node.syncer_body import SyncerBody
+from zdiloco.node.transfers import Transfers
+from zdiloco.node.wake import Wake
+from zdiloco.node.worker import Worker
+from zdiloco.tensor.layout import Layout
+from zdiloco.units import Epoch, MemberKey
+from zdiloco.wire.flow import InboxParams
+
+log = logging.getLogger(__name__)
+
+LINGER_MS = 500
+STOP_DRAIN_S = 2.0
+REBIND_S = 2.0
+
+
+class SyncerNode:
+    """One syncer process: opens its run folder and its ports; then `run` blocks until the run or the process ends.
+
+    Afterwards `exit_code` and `reason` say how it ended. Raises ConfigError (a port or run folder in use, a wrong key),
+    StoreError (a checkpoint that cannot be used).
+    """
+
+    def __init__(self, settings: Settings, *, fresh: bool = False, hooks: Hooks | None = None) -> None:
+        hooks = hooks or Hooks()
+        check_library()
+        self.settings = settings
+        self.clock = hooks.clock
+        self.exit_code = 1
+        self.reason = "not started"
+        self.failure: BaseException | None = None
+        self.started_at = self.clock()
+        self._tape = hooks.tape
+        self._stop_asked = False
+        self._closed = False
+        self._events: deque[m.SyncerEvent] = deque()
+        self._feeding = False
+        self.store = Store(settings.run.path, keep=settings.checkpoint.keep)
+        try:
+            self._open(fresh)
+        except BaseException:
+            self.store.close()
+            raise
+
+    # ---- opening
+
+    def _open(self, fresh: bool) -> None:
+        run, sync = self.settings.run, self.settings.sync
+        cut = self.store.load()
+        if cut is not None and fresh:
+            raise ConfigError(f"run.dir {run.dir} holds a checkpoint: --fresh wants a folder without one")
+        self.body = SyncerBody(self.settings.merge, run.init)
+        layout = self.body.restore(cut) if cut is not None else None
+        self._open_sockets(layout)
+        self.machine = SyncerMachine(
+            sync,
+            run_id=cut.run_id if cut else f"{run.name[:40]}-{secrets.token_hex(6)}",
+            ident=secrets.randbits(64),
+            now=self.clock(),
+            target_tokens=run.target_tokens,
+            known=_known(cut, layout, self.store.highest_epoch) if cut and layout else None,
+        )
+        parts = SyncerParts(
+            settings=self.settings,
+            clock=self.clock,
+            wake=self.wake,
+            roads=self.roads,
+            transfers=self.transfers,
+            shelf=self.shelf,
+            body=self.body,
+            store=self.store,
+            worker=Worker("zdiloco-worker", self._fail),
+            saver=Worker("zdiloco-saver", self._fail),
+            feed=self._feed,
+            widen=self._widen,
+            stop=self._stop,
+            identity=lambda: (self.machine.run_id, self.machine.epoch),
+            status=lambda: status_of(self),
+        )
+        self._workers = (parts.worker, parts.saver)
+        self.acts = SyncerActs(parts)
+        self.journal = Journal(run.path)
+        self.journal.start(self.clock(), {"run_id": self.machine.run_id, "target_tokens": run.target_tokens})
+
+    def _open_sockets(self, layout: Layout | None) -> None:
+        net = self.settings.net
+        self.context: zmq.Context[Any] = zmq.Context()
+        sockets: dict[Road, Any] = {}
+        try:
+            for road in Road:
+                sockets[road] = serving(self.context, road, net, self._hwm(layout) if road is Road.BULK_CAST else 0)
+        except BaseException:
+            for socket in sockets.values():
+                socket.close(0)
+            self.context.term()
+            raise
+        self.wake = Wake()
+        self.roads = Roads(sockets, server=True)
+        self.loop = Loop(self.roads, self.wake, self.clock)
+        params = InboxParams(
+            budget_bytes=self.settings.sync.budget_bytes,
+            window_bytes=net.window_bytes,
+            stall_s=net.stall_s,
+            give_up_s=net.give_up_s,
+        )
+        self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
+        self.shelf = Shelf(self.transfers.outbox)
+        self.transfers.on_credit = self.shelf.used
+
+    def _hwm(self, layout: Layout | None) -> int:
+        return cast_hwm(4 * max(layout.numels), self.settings.net.chunk_bytes) if layout else 0
+
+    def _widen(self, layout: Layout) -> None:
+        """Open the bulk broadcast anew with a mark that holds two updates; nothing has been sent on it yet."""
+        if self._hwm(layout) > BULK_HWM:
+            old = self.roads.sockets[Road.BULK_CAST]
+            old.unbind(old.getsockopt_string(zmq.LAST_ENDPOINT))
+            old.close(0)
+            self.roads.sockets[Road.BULK_CAST] = self._bind_again(self._hwm(layout))
+
+    def _bind_again(self, hwm: int) -> Any:
+        """The library frees an address a moment after it was let go: wait for that, with an end."""
+        ends = self.clock() + REBIND_S
+        while True:
+            try:
+                return serving(self.context, Road.BULK_CAST, self.settings.net, hwm)
+            except ConfigError:
+                if self.clock() > ends:
+                    raise
+                threading.Event().wait(0.005)
+
+    # ---- the life of the process
+
+    def run(self) -> int:
+        """Serve until the end; returns the exit code. Raises what made the node itself fail."""
+        net = self.settings.net
+        log.info("syncer serves run=%s listen=%s port=%d", self.machine.run_id, net.listen, net.port)
+        try:
+            self._feed(m.TimerDue())
+            self.loop.run(self)
+        except BaseException as error:
+            self.failure = self.failure or error
+        finally:
+            self.close()
+        if self.failure is None:
+            log.info("syncer ends code=%d why=%r", self.exit_code, self.reason)
+            return self.exit_code
+        if isinstance(self.failure, ZdilocoError) or not isinstance(self.failure, Exception):
+            raise self.failure
+        raise MachineError(f"the syncer failed: {self.failure!r}") from self.failure
+
+    def stop(self, reason: str) -> None:
+        """Have the process end in order; from any thread or signal handler, harmless when repeated."""
+        if not self._stop_asked:
+            self._stop_asked = True
+            self.wake.post(lambda: self._feed(m.LeaveRequested(reason=reason)))
+
+    def close(self) -> None:
+        """Let go of everything; `run` does so at its end. Harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self._workers:
+            worker.close(30.0)
+        self.journal.close(self.clock(), {"reason": self.reason, "node": process_status(self)})
+        self.roads.close(0 if self.failure else LINGER_MS)
+        self.context.term()
+        self.wake.close()
+        self.store.close()
+
+    def start(self) -> threading.Thread:
+        """Run on a thread of its own; `failure`, `exit_code` and `reason` say afterwards how it went."""
+
+        def quietly() -> None:
+            try:
+                self.run()
+            except ZdilocoError:
+                log.exception("the syncer failed")
+
+        thread = threading.Thread(target=quietly, name="zdiloco-network", daemon=True)
+        thread.start()
+        return thread
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.wake.post(lambda: self.loop.stop(0.0))
+
+    def _stop(self, action: m.Stop) -> None:
+        self.exit_code, self.reason = action.exit_code, action.reason
+        self.loop.stop(STOP_DRAIN_S)
+
+    # ---- what the loop brings
+
+    def on_message(self, key: MemberKey, message: Any, now: float) -> None:
+        """A control message came in."""
+        if not self.transfers.on_message(key, message, now):
+            self._feed(m.Received(key=key, message=message))
+
+    def on_chunk(self, key: MemberKey, chunk: Any, payload: memoryview, now: float) -> None:
+        """A chunk came in."""
+        self.transfers.on_chunk(key, chunk, payload, now)
+
+    def on_time(self, now: float) -> None:
+        """Inputs are drained."""
+        due = self.machine.deadline()
+        if due is not None and now >= due:
+            self._feed(m.TimerDue())
+        self.transfers.turn(now)
+        self.shelf.sweep(now)
+
+    def deadline(self) -> float | None:
+        """The next moment at which machine or transfers want to be asked."""
+        due = [at for at in (self.machine.deadline(), self.transfers.deadline()) if at is not None]
+        return min(due, default=None)
+
+    def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
+        self.acts.arrived(key, transfer, now)
+
+    def _lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
+        self.acts.lost(key, transfer, reason, now)
+
+    def _feed(self, event: m.SyncerEvent) -> None:
+        """Hand one event to the machine and carry out what it says; events born meanwhile come after."""
+        self._events.append(event)
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                now = self.clock()
+                one = self._events.popleft()
+                actions = self.machine.handle(one, now)
+                if self._tape:
+                    self._tape(now, one, list(actions))
+                self.journal.look(now, actions, self.machine.desk.fragments)
+                for action in actions:
+                    self.acts.do(action)
+        finally:
+            self._feeding = False
+
+
+def _known(cut: Cut, layout: Layout, highest_epoch: int) -> KnownState:
+    """What the machine starts from: the checkpoint, above every epoch that this folder has ever seen."""
+    return KnownState(
+        run_id=cut.run_id,
+        epoch=max(cut.epoch, Epoch(highest_epoch, 0)),
+        layout_digest=layout.digest,
+        numels=layout.numels,
+        shares=layout.shares,
+        stamps=tuple(part.stamp for part in cut.fragments),
+        maps=tuple(part.map_ for part in cut.fragments),
+    )

@@ -1,0 +1,368 @@
+"""Carries out what the syncer machine decides: each action by its method, on the network thread.
+
+Rule: nothing here takes long. Values are the worker's, files the saver's; they are given jobs, and what comes of a job
+is posted back as an event. The machine's order of actions is the worker's order of jobs.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, cast
+
+from zdiloco.core import machine as m
+from zdiloco.core.messages import Body, Contribution, Handback, InitialOffer, LayoutOffer, Status, Update
+from zdiloco.core.progress import Refusal
+from zdiloco.errors import PeerError, StoreError
+from zdiloco.node.clock import Clock
+from zdiloco.node.params import Settings
+from zdiloco.node.roads import Roads
+from zdiloco.node.shelf import Shelf
+from zdiloco.node.store import Cut, Store
+from zdiloco.node.syncer_body import MAX_LAYOUT_BYTES, MAX_RECORD_BYTES, Payload, Published, SyncerBody
+from zdiloco.node.transfers import Transfers
+from zdiloco.node.wake import Wake
+from zdiloco.node.worker import Worker
+from zdiloco.tensor.codecs import NAMES, get_codec
+from zdiloco.tensor.layout import Layout
+from zdiloco.units import ContributionId, Epoch, MemberKey, Stamp
+from zdiloco.wire.bodies import encode_map, join_update
+from zdiloco.wire.frames import Buffer
+
+log = logging.getLogger("zdiloco.node.syncer")
+
+STATUS_IDLE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyncerParts:
+    """What the acts of a syncer work with; `feed` hands an event to the machine, `widen` hears of a new layout."""
+
+    settings: Settings
+    clock: Clock
+    wake: Wake
+    roads: Roads
+    transfers: Transfers
+    shelf: Shelf
+    body: SyncerBody
+    store: Store
+    worker: Worker
+    saver: Worker
+    feed: Callable[[m.SyncerEvent], None]
+    widen: Callable[[Layout], None]
+    stop: Callable[[m.Stop], None]
+    identity: Callable[[], tuple[str, Epoch]]
+    status: Callable[[], dict[str, Any]]
+
+
+class SyncerActs:
+    """One method per action; `do` finds it."""
+
+    def __init__(self, parts: SyncerParts) -> None:
+        self._parts = parts
+        self._payloads: dict[ContributionId, Payload] = {}
+        self._fetching: dict[tuple[MemberKey, str], m.Fetchable] = {}
+        self._fetched: dict[tuple[MemberKey, str], memoryview] = {}
+        self._full: dict[int, Update] = {}
+        self._stamps: dict[int, Stamp] = {}
+        self._answers = 0
+        self._donor: MemberKey | None = None
+        self._early: list[m.Fetch] = []
+
+    def do(self, action: m.SyncerAction) -> None:
+        """Carry one action out."""
+        self._ACTIONS[type(action)](self, action)
+
+    def _later(self, event: m.SyncerEvent) -> None:
+        """From a worker: have the network thread feed this event."""
+        self._parts.wake.post(partial(self._parts.feed, event))
+
+    # ---- words
+
+    def _send(self, action: m.Send) -> None:
+        self._parts.roads.send(action.key, action.message)
+
+    def _broadcast(self, action: m.Broadcast) -> None:
+        self._parts.roads.cast(action.message)
+
+    def _note(self, action: m.Note) -> None:
+        log.log(getattr(logging, action.level.upper()), "%s why=%r", action.what, action.why)
+
+    def _stop(self, action: m.Stop) -> None:
+        self._parts.stop(action)
+
+    # ---- fetching
+
+    def _fetch(self, action: m.Fetch) -> None:
+        key, message = action.key, action.message
+        place = (key, message.body.transfer)
+        if place in self._fetching:
+            return
+        if isinstance(message, LayoutOffer):
+            self._donor, self._early = None, []
+        elif isinstance(message, InitialOffer) and key != self._donor:
+            self._early.append(action)  # its length can be judged only when the layout is here
+            return
+        wrong = self._wrong_size(message)
+        if wrong and isinstance(message, Contribution):
+            log.info("contribution of %s is refused why=%r", key.name, wrong)
+            self._parts.feed(m.Screened(id=_id_of(key, message), reason=Refusal.LAYOUT, norm=0.0))
+        elif wrong:
+            self._parts.feed(m.Unusable(key=key, message=message, reason=wrong))
+        else:
+            self._fetching[place] = message
+            self._parts.transfers.expect(key, message.body, self._parts.clock())
+
+    def _wrong_size(self, message: m.Fetchable) -> str:
+        """Say why the announced length cannot be right, before a byte of it is allocated; empty: it can."""
+        nbytes = message.body.nbytes
+        if isinstance(message, LayoutOffer):
+            return "" if nbytes <= MAX_LAYOUT_BYTES else f"a layout of {nbytes} bytes"
+        layout = self._parts.body.layout
+        if layout is None or message.fragment >= len(layout.fragments):
+            return f"there is no fragment {message.fragment}"
+        numel = layout.numels[message.fragment]
+        if isinstance(message, InitialOffer):
+            return "" if nbytes == 4 * numel else f"{nbytes} bytes of initial values, where {4 * numel} are right"
+        if message.codec not in NAMES:
+            return f"no codec is called {message.codec!r}"
+        wanted = get_codec(message.codec).encoded_bytes(numel)
+        if isinstance(message, Handback):
+            fits = message.value_bytes == wanted and wanted <= nbytes <= wanted + MAX_RECORD_BYTES
+            return "" if fits else f"{nbytes} bytes handed back, where {wanted} and a map are right"
+        return "" if nbytes == wanted else f"{nbytes} bytes, where {wanted} are right"
+
+    def arrived(self, key: MemberKey, transfer: str, now: float) -> None:
+        """A body is complete."""
+        message = self._fetching.pop((key, transfer))
+        data = self._parts.transfers.inbox.take(key, transfer)
+        if isinstance(message, Contribution):
+            self._payloads[_id_of(key, message)] = Payload(data, transfer)
+        else:
+            self._fetched[key, transfer] = data
+        self._parts.feed(m.Fetched(key=key, message=message))
+
+    def lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
+        """A body will not come."""
+        message = self._fetching.pop((key, transfer), None)
+        if message is not None:
+            self._parts.feed(m.FetchLost(key=key, message=message, reason=reason))
+
+    def _cancel_fetch(self, action: m.CancelFetch) -> None:
+        key, message = action.key, action.message
+        place = (key, message.body.transfer)
+        self._fetching.pop(place, None)
+        self._fetched.pop(place, None)
+        if isinstance(message, Contribution):
+            self._payloads.pop(_id_of(key, message), None)
+        self._parts.transfers.release(*place, self._parts.clock())
+
+    def _free(self, action: m.Free) -> None:
+        """Let the bytes go when the worker is through with what it was given before."""
+        payload = self._payloads.pop(action.id, None)
+        if payload is not None:
+            self._release_after(action.id.key, payload.transfer)
+
+    def _release_after(self, key: MemberKey, transfer: str) -> None:
+        job = partial(self._release, key, transfer)
+        self._parts.worker.submit(partial(self._parts.wake.post, job))
+
+    def _release(self, key: MemberKey, transfer: str) -> None:
+        self._parts.transfers.release(key, transfer, self._parts.clock())
+
+    # ---- beginnings
+
+    def _take(
+        self, action: m.TakeLayout | m.TakeInitial | m.TakeHandback, job: Callable[[memoryview], m.SyncerEvent]
+    ) -> None:
+        """Have the worker take a fetched body; a body that makes no sense becomes `Unusable`."""
+        key, message = action.key, action.message
+        data = self._fetched.pop((key, message.body.transfer))
+
+        def work() -> None:
+            try:
+                event = job(data)
+            except PeerError as error:
+                event = m.Unusable(key=key, message=message, reason=str(error))
+            self._later(event)
+
+        self._parts.worker.submit(work)
+        self._release_after(key, message.body.transfer)
+
+    def _take_layout(self, action: m.TakeLayout) -> None:
+        def job(data: memoryview) -> m.SyncerEvent:
+            layout = self._parts.body.take_layout(action.message, data)
+            self._parts.wake.post(partial(self._layout_is_here, action.key, layout))
+            return m.LayoutTaken(key=action.key, digest=layout.digest, numels=layout.numels, shares=layout.shares)
+
+        self._take(action, job)
+
+    def _layout_is_here(self, key: MemberKey, layout: Layout) -> None:
+        self._parts.widen(layout)
+        self._donor, early = key, self._early
+        self._early = []
+        for action in early:
+            if action.key == key:
+                self._fetch(action)
+
+    def _take_initial(self, action: m.TakeInitial) -> None:
+        def job(data: memoryview) -> m.SyncerEvent:
+            self._parts.body.take_initial(action.message, data)
+            return m.InitialTaken(key=action.key, fragment=action.message.fragment)
+
+        self._take(action, job)
+
+    def _take_handback(self, action: m.TakeHandback) -> None:
+        def job(data: memoryview) -> m.SyncerEvent:
+            map_ = self._parts.body.take_handback(action.message, data)
+            message = action.message
+            return m.HandbackTaken(key=action.key, fragment=message.fragment, stamp=message.stamp, map_=map_)
+
+        self._take(action, job)
+
+    def _restamp(self, action: m.Restamp) -> None:
+        self._stamps.update(enumerate(action.stamps))
+        self._parts.worker.submit(partial(self._parts.body.restamp, action.stamps))
+
+    # ---- rounds
+
+    def _screen(self, action: m.Screen) -> None:
+        payload = self._payloads[action.id]
+
+        def work() -> None:
+            reason, norm = self._parts.body.screen(action.id.fragment, action.codec, payload)
+            self._later(m.Screened(id=action.id, reason=reason, norm=norm))
+
+        self._parts.worker.submit(work)
+
+    def _merge(self, action: m.Merge) -> None:
+        payloads = [self._payloads[part.id] for part in action.parts]
+
+        def work() -> None:
+            published = self._parts.body.merge(action, payloads)
+            body = join_update(_view(published), published.record)
+            self._parts.wake.post(partial(self._merged, published, body))
+
+        self._parts.worker.submit(work)
+
+    def _merged(self, published: Published, body: bytes) -> None:
+        self._stamps[published.fragment] = published.stamp
+        self._parts.shelf.retire(("full", published.fragment))
+        self._full.pop(published.fragment, None)
+        self._parts.feed(m.MergeDone(update=self._offer(published, body)))
+
+    def _offer(self, published: Published, body: bytes) -> Update:
+        """Put an update's body on the shelf and describe it."""
+        kind = "full" if published.full else "update"
+        net = self._parts.settings.net
+        held = self._parts.shelf.put(
+            (kind, published.fragment),
+            _update_name(kind, published.fragment, published.stamp),
+            body,
+            self._parts.clock(),
+            chunk_bytes=net.chunk_bytes,
+            idle_s=net.give_up_s if published.full else 2 * net.stall_s,
+        )
+        return _update(published, held)
+
+    def _publish(self, action: m.Publish) -> None:
+        self._parts.roads.cast(action.update)
+        self._parts.roads.cast_chunks(self._parts.transfers.outbox.broadcast(action.update.body.transfer))
+
+    def _serve(self, action: m.Serve) -> None:
+        ready = self._full.get(action.fragment)
+        if ready is not None and ready.stamp == self._stamps.get(action.fragment):
+            self._parts.roads.send(action.key, ready)
+            return
+
+        def work() -> None:
+            published = self._parts.body.published(action.fragment)
+            body = join_update(_view(published), published.record)
+            self._parts.wake.post(partial(self._served, action.key, published, body))
+
+        self._parts.worker.submit(work)
+
+    def _served(self, key: MemberKey, published: Published, body: bytes) -> None:
+        ready = self._full.get(published.fragment)
+        if ready is None or ready.stamp != published.stamp:
+            ready = self._offer(published, body)
+            self._full[published.fragment] = ready
+        self._parts.roads.send(key, ready)
+
+    # ---- disk and status
+
+    def _save(self, action: m.Save) -> None:
+        run_id, epoch = self._parts.identity()
+
+        def work() -> None:
+            cut = self._parts.body.cut(run_id, epoch)
+            self._parts.saver.submit(partial(self._write, cut))
+
+        self._parts.worker.submit(work)
+
+    def _write(self, cut: Cut) -> None:
+        event: m.SyncerEvent
+        try:
+            self._parts.store.write(cut)
+            event = m.Saved(stamps=tuple(part.stamp for part in cut.fragments))
+        except StoreError as error:
+            event = m.SaveFailed(reason=str(error))
+        self._parts.worker.submit(self._parts.body.returned)
+        self._later(event)
+
+    def _serve_status(self, action: m.ServeStatus) -> None:
+        self._answers += 1
+        slot = ("status", action.key)
+        body = self._parts.shelf.put(
+            slot,
+            f"s/{self._answers}",
+            encode_map(self._parts.status()),
+            self._parts.clock(),
+            chunk_bytes=self._parts.settings.net.chunk_bytes,
+            idle_s=STATUS_IDLE_S,
+        )
+        self._parts.shelf.retire(slot)
+        self._parts.roads.send(action.key, Status(body=body))
+
+    _ACTIONS: ClassVar[dict[type, Callable[..., None]]] = {
+        m.Send: _send,
+        m.Broadcast: _broadcast,
+        m.Note: _note,
+        m.Stop: _stop,
+        m.Fetch: _fetch,
+        m.CancelFetch: _cancel_fetch,
+        m.TakeLayout: _take_layout,
+        m.TakeInitial: _take_initial,
+        m.TakeHandback: _take_handback,
+        m.Screen: _screen,
+        m.Merge: _merge,
+        m.Restamp: _restamp,
+        m.Free: _free,
+        m.Publish: _publish,
+        m.Serve: _serve,
+        m.ServeStatus: _serve_status,
+        m.Save: _save,
+    }
+
+
+def _id_of(key: MemberKey, message: Contribution) -> ContributionId:
+    return ContributionId(key.name, key.incarnation, message.fragment, message.seq)
+
+
+def _update_name(kind: str, fragment: int, stamp: Stamp) -> str:
+    return f"{kind}/{fragment}/{stamp.epoch.counter}.{stamp.epoch.ident:x}/{stamp.version}"
+
+
+def _update(published: Published, body: Body) -> Update:
+    return Update(
+        fragment=published.fragment,
+        stamp=published.stamp,
+        full=published.full,
+        codec=published.codec,
+        value_bytes=published.value.numel(),
+        body=body,
+    )
+
+
+def _view(published: Published) -> memoryview:
+    return memoryview(cast(Buffer, published.value.numpy()))

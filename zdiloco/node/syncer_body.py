@@ -1,0 +1,276 @@
+"""The values of a syncer and all work on them; every method runs on the one worker thread, in the order of the machine.
+
+Rule: Theta and the momentum are fp32 and belong to this file. What is published is encoded once, and these bytes are
+what the checkpoint, a joiner and a broadcast hold. A cut handed to the saver is never written to: a fragment that is
+merged meanwhile goes on in a copy.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from zdiloco.core.machine import Merge
+from zdiloco.core.messages import Handback, InitialOffer, LayoutOffer
+from zdiloco.core.progress import Refusal, add_record
+from zdiloco.errors import ConfigError, MachineError, MalformedFrame
+from zdiloco.node.params import MergeParams
+from zdiloco.node.store import Cut, FragmentCut
+from zdiloco.tensor.codecs import get_codec
+from zdiloco.tensor.layout import Fragment, Layout
+from zdiloco.tensor.merge import Weighted, merge
+from zdiloco.tensor.outer import OuterParams, outer_step_
+from zdiloco.tensor.screen import screen
+from zdiloco.units import Epoch, FragmentId, MemberKey, Merged, Stamp
+from zdiloco.wire.bodies import decode_map, split_update
+
+MAX_LAYOUT_BYTES = 2**26
+MAX_RECORD_BYTES = 2**23
+_BUFFERS_OUTER = OuterParams(lr=1.0, momentum=0.0)
+
+
+@dataclass(slots=True)
+class Payload:
+    """The encoded bytes of one contribution, as they came by `transfer`.
+
+    `squares`, found by screening, are the sums of squares per tensor.
+    """
+
+    data: memoryview
+    transfer: str
+    squares: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """One published state of a fragment: `value` in `codec`, as (n,) u8; `record` is of this version or in sums."""
+
+    fragment: FragmentId
+    stamp: Stamp
+    codec: str
+    value: Tensor
+    record: tuple[Merged, ...]
+    full: bool
+
+
+@dataclass(slots=True)
+class FragmentState:
+    """One fragment: theta (n_p,) fp32, buf (n_p,) fp32 or None, value as published, `map_` in sums per process."""
+
+    fragment: Fragment
+    theta: Tensor
+    buf: Tensor | None
+    value: Tensor
+    codec: str
+    stamp: Stamp
+    map_: dict[MemberKey, Merged] = field(default_factory=dict)
+    revision: int = 0
+    lent: bool = False
+
+
+class SyncerBody:
+    """All fragments' state. `init`: 'first', or the path of a safetensors file whose values win over the donor's."""
+
+    def __init__(self, params: MergeParams, init: str = "first") -> None:
+        self._params = params
+        self._init = init
+        self._initial: Mapping[str, Tensor] = {}
+        self._revision = 0
+        self.layout: Layout | None = None
+        self.states: dict[FragmentId, FragmentState] = {}
+
+    # ---- beginnings
+
+    def restore(self, cut: Cut) -> Layout:
+        """Take the state of a checkpoint. Raises ConfigError where its layout and values do not fit each other."""
+        try:
+            layout = Layout.from_obj(dict(cut.layout))
+        except MalformedFrame as error:
+            raise ConfigError(f"the checkpoint holds a layout that makes no sense: {error}") from error
+        if layout.digest != cut.layout_digest or len(layout.fragments) != len(cut.fragments):
+            raise ConfigError(f"the checkpoint's layout is {layout.digest}, its manifest names {cut.layout_digest}")
+        self.layout = layout
+        for fragment, part in zip(layout.fragments, cut.fragments, strict=True):
+            wanted = get_codec(part.codec).encoded_bytes(fragment.numel)
+            if part.theta.numel() != fragment.numel or part.value.numel() != wanted:
+                raise ConfigError(f"the checkpoint's fragment {fragment.index} has not the size that its layout says")
+            self.states[fragment.index] = FragmentState(
+                fragment=fragment,
+                theta=part.theta,
+                buf=part.buf,
+                value=part.value,
+                codec=part.codec,
+                stamp=part.stamp,
+                map_={entry.key: entry for entry in part.map_},
+                revision=part.revision,
+            )
+        return layout
+
+    def take_layout(self, message: LayoutOffer, data: memoryview) -> Layout:
+        """Check a donor's layout and start over with it. Raises MalformedFrame where it makes no sense."""
+        layout = Layout.from_obj(decode_map(data, MAX_LAYOUT_BYTES))
+        if layout.digest != message.digest:
+            raise MalformedFrame(f"the layout has digest {layout.digest}, announced was {message.digest}")
+        if self._init != "first":
+            self._initial = _read_initial(Path(self._init), layout)
+        self.layout = layout
+        self.states.clear()
+        return layout
+
+    def take_initial(self, message: InitialOffer, data: memoryview) -> None:
+        """Put a donor's values (or those of `init`) into Theta. Raises MalformedFrame for a wrong length or NaN."""
+        fragment = self._fragment(message.fragment)
+        if self._initial:
+            theta = torch.cat([self._initial[tensor.name].reshape(-1).float() for tensor in fragment.tensors])
+        else:
+            theta = get_codec("fp32").decode(data, fragment.numel)
+        self._set(fragment, theta, None, self._codec_of(fragment), self._encode(fragment, theta))
+
+    def take_handback(self, message: Handback, data: memoryview) -> tuple[Merged, ...]:
+        """Put a state that the fleet handed back into Theta: residual 0, momentum as on disk. Returns its map."""
+        fragment = self._fragment(message.fragment)
+        value, map_ = split_update(data, message.value_bytes, MAX_RECORD_BYTES)
+        theta = get_codec(message.codec).decode(value, fragment.numel)
+        old = self.states.get(fragment.index)
+        kept = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+        state = self._set(fragment, theta, old.buf if old else None, message.codec, kept)
+        state.stamp, state.map_ = message.stamp, {entry.key: entry for entry in map_}
+        return map_
+
+    def _set(self, fragment: Fragment, theta: Tensor, buf: Tensor | None, codec: str, value: Tensor) -> FragmentState:
+        if not bool(torch.isfinite(theta).all()):
+            raise MalformedFrame(f"the values of fragment {fragment.index} are not finite")
+        epoch = Stamp(Epoch(0, 0), -1)
+        state = FragmentState(fragment=fragment, theta=theta, buf=buf, value=value, codec=codec, stamp=epoch)
+        state.revision = self._next_revision()
+        self.states[fragment.index] = state
+        return state
+
+    def restamp(self, stamps: Sequence[Stamp]) -> None:
+        """Publish every value under these stamps; values and maps stay."""
+        for index, stamp in enumerate(stamps):
+            self._state(index).stamp = stamp
+        self._initial = {}
+
+    # ---- rounds
+
+    def screen(self, fragment_index: FragmentId, codec: str, payload: Payload) -> tuple[str, float]:
+        """Look at a contribution; returns the word of `Refusal` (empty: it may enter) and the norm of its values."""
+        fragment = self._fragment(fragment_index)
+        found = screen(payload.data, codec=get_codec(codec), numel=fragment.numel, cuts=fragment.offsets)
+        if found.reason:
+            return (Refusal.NON_FINITE if found.reason == "non_finite" else Refusal.LAYOUT).value, 0.0
+        payload.squares = found.squares
+        return "", found.norm
+
+    def merge(self, action: Merge, payloads: Sequence[Payload]) -> Published:
+        """Merge, take the outer step, encode. Afterwards Theta, momentum, value and map are those of the new stamp."""
+        state = self._state(action.fragment)
+        contributions = [
+            Weighted(data=payload.data, codec=get_codec(part.codec), weight=part.weight, squares=payload.squares)
+            for part, payload in zip(action.parts, payloads, strict=True)
+        ]
+        is_buffers = state.fragment.is_buffers
+        gradient = merge(state.fragment, contributions, "avg" if is_buffers else self._params.method)
+        if state.lent:  # the saver still reads these tensors
+            state.theta = state.theta.clone()
+            state.buf = state.buf.clone() if state.buf is not None else None
+            state.lent = False
+        outer = _BUFFERS_OUTER if is_buffers else self._params.outer
+        state.buf = outer_step_(state.theta, state.buf, gradient, outer)
+        state.value, state.codec = self._encode(state.fragment, state.theta), self._codec_of(state.fragment)
+        state.stamp, state.map_ = action.stamp, add_record(state.map_, action.merged)
+        state.revision = self._next_revision()
+        return self._published(state, action.merged, full=False)
+
+    def published(self, fragment: FragmentId) -> Published:
+        """The newest published state, with the whole map."""
+        state = self._state(fragment)
+        return self._published(state, tuple(state.map_[key] for key in sorted(state.map_)), full=True)
+
+    # ---- checkpoints
+
+    def cut(self, run_id: str, epoch: Epoch) -> Cut:
+        """All fragments as they are now. The tensors are lent: until `returned`, merges leave them alone."""
+        if self.layout is None:
+            raise MachineError("a checkpoint was asked for before there is a layout")
+        parts = []
+        for index in range(len(self.layout.fragments)):
+            state = self._state(index)
+            state.lent = True
+            parts.append(
+                FragmentCut(
+                    fragment=index,
+                    revision=state.revision,
+                    stamp=state.stamp,
+                    theta=state.theta,
+                    buf=state.buf,
+                    value=state.value,
+                    codec=state.codec,
+                    map_=tuple(state.map_[key] for key in sorted(state.map_)),
+                )
+            )
+        shares = self.layout.shares
+        merged = sum(share * sum(m.tokens for m in part.map_) for share, part in zip(shares, parts, strict=True))
+        return Cut(
+            run_id=run_id,
+            epoch=epoch,
+            layout_digest=self.layout.digest,
+            layout=self.layout.to_obj(),
+            fragments=tuple(parts),
+            progress_tokens=merged,
+        )
+
+    def returned(self) -> None:
+        """The saver reads no more."""
+        for state in self.states.values():
+            state.lent = False
+
+    # ---- small things
+
+    def _published(self, state: FragmentState, record: tuple[Merged, ...], *, full: bool) -> Published:
+        return Published(
+            fragment=state.fragment.index,
+            stamp=state.stamp,
+            codec=state.codec,
+            value=state.value,
+            record=record,
+            full=full,
+        )
+
+    def _codec_of(self, fragment: Fragment) -> str:
+        return "fp32" if fragment.is_buffers else self._params.publish_codec
+
+    def _encode(self, fragment: Fragment, theta: Tensor) -> Tensor:
+        return get_codec(self._codec_of(fragment)).encode(theta)
+
+    def _fragment(self, index: FragmentId) -> Fragment:
+        if self.layout is None or index >= len(self.layout.fragments):
+            raise MalformedFrame(f"there is no fragment {index}")
+        return self.layout.fragments[index]
+
+    def _state(self, index: FragmentId) -> FragmentState:
+        if index not in self.states:
+            raise MachineError(f"fragment {index} has no values yet")
+        return self.states[index]
+
+    def _next_revision(self) -> int:
+        self._revision += 1
+        return self._revision
+
+
+def _read_initial(path: Path, layout: Layout) -> dict[str, Tensor]:
+    try:
+        values = safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ConfigError(f"run.init {path} cannot be read: {error}") from error
+    for tensor in layout.tensors:
+        found = values.get(tensor.name)
+        if found is None or tuple(found.shape) != tensor.shape:
+            have = "is missing" if found is None else f"has shape {list(found.shape)}"
+            raise ConfigError(f"run.init {path}: tensor {tensor.name!r} {have}; the model has {list(tensor.shape)}")
+    return values
