@@ -10,7 +10,7 @@ from enum import StrEnum
 from zdiloco.core.messages import Contribution, Update
 from zdiloco.core.progress import Adoption, LearnerProgress, add_record
 from zdiloco.errors import MachineError
-from zdiloco.units import NO_STAMP, FragmentId, MemberKey, Merged, Stamp
+from zdiloco.units import NO_STAMP, Epoch, FragmentId, MemberKey, Merged, Stamp
 
 
 class DutyState(StrEnum):
@@ -52,7 +52,10 @@ TABLE: dict[tuple[DutyState, DutyEvent], DutyState] = {
 
 @dataclass(slots=True)
 class Duty:
-    """One fragment's affairs. `way`: seq under way or held (0: none); `offer`: its message, once encoded."""
+    """One fragment's affairs. `way`: seq under way or held (0: none); `offer`: its message, once encoded.
+
+    `refused_on`: the `after` and epoch on which a cut was refused; every other cut on them would be refused too.
+    """
 
     index: FragmentId
     progress: LearnerProgress = field(default_factory=lambda: LearnerProgress(seen=NO_STAMP))
@@ -63,6 +66,7 @@ class Duty:
     offer: Contribution | None = None
     offered_at: float = 0.0
     cut_step: int = 0
+    refused_on: tuple[int, Epoch] | None = None
     receiving: dict[Stamp, Update] = field(default_factory=dict)
     ready: dict[Stamp, tuple[Update, tuple[Merged, ...]]] = field(default_factory=dict)
     adoption: Adoption | None = None
@@ -85,6 +89,11 @@ class Duty:
         """The newest state that is adopted or on its way in."""
         adopting = [self.adoption.stamp] if self.adoption else []
         return max([self.progress.seen, *adopting, *self.ready, *self.receiving])
+
+    @property
+    def must_follow(self) -> bool:
+        """Whether a newer state has to be adopted before anything is cut again."""
+        return self.refused_on == (self.progress.after, self.progress.seen.epoch)
 
     def settle(self) -> int:
         """The contribution under way is settled: the fragment is idle. Returns its seq (0: there was none)."""

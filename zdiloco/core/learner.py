@@ -113,7 +113,7 @@ class LearnerMachine:
         due = [self.beat_at + self.sync.beat_every_s, self.inflow.deadline(), self.outflow.deadline()]
         if self.phase in (_P.HAILING, _P.ADRIFT):
             due.append(self.hail.due_at)
-        else:
+        elif self.phase is not _P.LEAVING:
             due.append(self.heard_at + self.params.silent_after_s)
         if self.phase is _P.LEAVING:
             due.append(self.leave_ends)
@@ -254,7 +254,7 @@ class LearnerMachine:
     def _unwelcome(self, message: Unwelcome, now: float) -> list[LearnerAction]:
         if message.fatal:
             return self._stop(message.text, 3 if message.reason == "replaced" else 2)
-        if message.reason == "unknown" and self.phase in (_P.TRAINING, _P.RESTORING):
+        if message.reason == "unknown" and self.phase in (_P.TRAINING, _P.RESTORING, _P.DONATING):
             self._move(_T.LOST)
             return [Note(what="says hello again", why=message.text), *self._say_hello(now)]
         return [Note(what="waits for the syncer", why=message.text, level="debug" if self.hail.said else "info")]

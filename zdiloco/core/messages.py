@@ -4,6 +4,7 @@ Rule: a message holds what the protocol needs and is checked when it is made, so
 bounds. Everything of a size that depends on the model or the fleet travels as a `Body` beside it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zdiloco.units import NO_EPOCH, Epoch, FragmentId, Stamp
@@ -29,6 +30,14 @@ def check_text(owner: object, **limits: int) -> None:
     for name, limit in limits.items():
         if len(getattr(owner, name)) > limit:
             raise ValueError(f"{type(owner).__name__}.{name} has more than {limit} characters")
+
+
+def check_numbers(owner: object, field: str, numbers: Sequence[int], least: int = -1) -> None:
+    """Raise ValueError unless there is at most one number per fragment and each is at least `least`."""
+    if len(numbers) > MAX_FRAGMENTS:
+        raise ValueError(f"{type(owner).__name__}.{field} has {len(numbers)} entries; allowed is {MAX_FRAGMENTS}")
+    if numbers and not least <= min(numbers) <= max(numbers) <= MAX_COUNT:
+        raise ValueError(f"{type(owner).__name__}.{field} holds numbers outside {least} to {MAX_COUNT}")
 
 
 def check_stamps(owner: object, *stamps: Stamp) -> None:
@@ -248,8 +257,7 @@ class Welcome:
         check_epoch(self, self.epoch)
         check_text(self, run_id=MAX_NAME, layout_digest=MAX_NAME)
         check_range(self, order=(0, MAX_COUNT), progress=(0.0, 1e9))
-        if len(self.versions) > MAX_FRAGMENTS:
-            raise ValueError(f"Welcome.versions has {len(self.versions)} entries; allowed is {MAX_FRAGMENTS}")
+        check_numbers(self, "versions", self.versions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -356,9 +364,10 @@ class Beat:
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
         check_range(self, progress=(0.0, 1e9))
-        for name in ("open_rounds", "versions", "stable"):
-            if len(getattr(self, name)) > MAX_FRAGMENTS:
-                raise ValueError(f"Beat.{name} has {len(getattr(self, name))} entries; allowed is {MAX_FRAGMENTS}")
+        check_numbers(self, "open_rounds", [fragment for fragment, _ in self.open_rounds], least=0)
+        check_numbers(self, "open_rounds", [version for _, version in self.open_rounds], least=1)
+        check_numbers(self, "versions", self.versions)
+        check_numbers(self, "stable", self.stable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

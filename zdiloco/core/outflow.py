@@ -68,6 +68,8 @@ class Outflow:
         return actions
 
     def _cannot(self, duty: Duty, now: float) -> str | None:
+        if duty.must_follow:
+            return "waits for the newest state of it"
         if duty.progress.steps < 1:
             return "no step since the last contribution"
         if not self.uplink.free(now):
@@ -148,6 +150,7 @@ class Outflow:
             duty.progress.sent.pop(message.seq, None)
             actions += self.forget(duty, (message.seq,))
         if message.reason in (Refusal.EPOCH, Refusal.AFTER):
+            duty.refused_on = (duty.progress.after, duty.progress.seen.epoch)
             actions += self.machine.inflow.pull(duty, now)
         return actions
 

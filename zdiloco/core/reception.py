@@ -173,17 +173,24 @@ class Reception:
 
     def layout_taken(self, event: LayoutTaken, now: float) -> list[SyncerAction]:
         """The donor's layout is known."""
-        self.donation.digest, self.donation.numels, self.donation.shares = event.digest, event.numels, event.shares
-        self.donation.heard_at = now
-        return []
+        donation = self.donation
+        if event.key != donation.donor or self.syncer.phase is not _P.EMPTY:
+            return []
+        donation.digest, donation.numels, donation.shares = event.digest, event.numels, event.shares
+        donation.heard_at = now
+        return self._begin_when_complete()
 
     def initial_taken(self, event: InitialTaken, now: float) -> list[SyncerAction]:
-        """One more fragment of the donor's values is here; with the last one the run begins."""
+        """One more fragment of the donor's values is here."""
         donation = self.donation
         if event.key != donation.donor or self.syncer.phase is not _P.EMPTY:
             return []
         donation.taken.add(event.fragment)
         donation.heard_at = now
+        return self._begin_when_complete()
+
+    def _begin_when_complete(self) -> list[SyncerAction]:
+        donation = self.donation
         if not donation.complete:
             return []
         self.syncer.layout_digest = donation.digest

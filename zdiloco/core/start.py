@@ -81,6 +81,9 @@ class KnownState:
     maps: tuple[tuple[Merged, ...], ...]
 
 
+_FIRST = "it is the first that could be asked"
+
+
 @dataclass(slots=True)
 class Donation:
     """The initial values as they come in from one donor."""
@@ -91,23 +94,30 @@ class Donation:
     digest: str = ""
     numels: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()
+    layout_offered: bool = False
+    offered: set[int] = field(default_factory=set)
     taken: set[int] = field(default_factory=set)
 
     def offer(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
-        """A process without state says hello: it becomes the donor, or waits."""
+        """A process without state says hello: it becomes the donor, or waits. An idle donor is asked again."""
         if hello.watching:
             return []
         self.waiting[key] = hello
         if self.donor is None:
-            return self._choose(key, now)
+            return self._choose(key, now, _FIRST)
         if self.donor == key:
             self.heard_at = now
+            if not self._under_way():  # the question or an offer was lost: once more, from the beginning
+                return self._choose(key, now, "something was lost on the way")
         return []
 
-    def _choose(self, key: MemberKey, now: float) -> list[SyncerAction]:
-        self.donor, self.heard_at, self.taken = key, now, set()
+    def _under_way(self) -> bool:
+        layout = self.layout_offered and not self.numels
+        return layout or not self.offered <= self.taken
+
+    def _choose(self, key: MemberKey, now: float, why: str) -> list[SyncerAction]:
+        self.donor, self.heard_at, self.taken, self.offered, self.layout_offered = key, now, set(), set(), False
         self.digest, self.numels, self.shares = "", (), ()  # another donor may have another model
-        why = "it is the first that could be asked"
         return [Note(what=f"asked {key.name} for the initial values", why=why), Send(key=key, message=Donate())]
 
     def judge_silence(self, now: float, gone_after_s: float) -> list[SyncerAction]:
@@ -118,15 +128,19 @@ class Donation:
         self.waiting.pop(lost, None)
         self.donor = None
         note = Note(what=f"donor {lost.name} is gone", why=f"silent for {now - self.heard_at:.1f} s", level="warning")
-        return [note, *(self._choose(next(iter(self.waiting)), now) if self.waiting else [])]
+        return [note, *(self._choose(next(iter(self.waiting)), now, _FIRST) if self.waiting else [])]
 
     def fetch(self, key: MemberKey, message: LayoutOffer | InitialOffer, now: float) -> list[SyncerAction]:
-        """Fetch what the donor offers; anybody else's offer is ignored."""
+        """Fetch what the donor offers, the layout first; anybody else's offer is ignored."""
         if key != self.donor:
             return []
         self.heard_at = now
-        if isinstance(message, InitialOffer) and message.fragment in self.taken:
+        if isinstance(message, LayoutOffer):
+            self.layout_offered = True
+        elif not self.layout_offered or message.fragment in self.taken:
             return []
+        else:
+            self.offered.add(message.fragment)
         return [Fetch(key=key, message=message)]
 
     @property

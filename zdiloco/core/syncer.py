@@ -125,7 +125,7 @@ class SyncerMachine:
             due += [self.desk.deadline(), self.fleet.silence_due()]
         if self.phase is _P.RECOVERING and self.reception.recovery:
             due.append(self.reception.recovery.due_at())
-        if self.phase in (_P.DRAINING, _P.SAVING):
+        if self.phase is _P.DRAINING or (self.phase is _P.SAVING and self.farewell):
             due.append(self.drain_ends)
         return min(at for at in due if at is not None)
 
@@ -230,7 +230,11 @@ class SyncerMachine:
         if isinstance(message, InitialOffer):
             return [TakeInitial(key=key, message=message)] if key == self.reception.donation.donor else []
         if isinstance(message, Handback):
-            fits = self.reception.recovery is not None and self.reception.recovery.take(message)
+            fits = (
+                self.phase is _P.RECOVERING
+                and self.reception.recovery is not None
+                and self.reception.recovery.take(message)
+            )
             return [TakeHandback(key=key, message=message)] if fits else [CancelFetch(key=key, message=message)]
         return self.intakes.fetched(key, message, self.epoch)
 
