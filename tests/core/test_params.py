@@ -41,7 +41,6 @@ RANGES: list[tuple[str, str, tuple[float, float], tuple[float, ...]]] = [
     ("sync", "budget_bytes", (2**16, 2**50), (2**16 - 1, 2**50 + 1)),
     ("sync", "park_after_s", (0.001, 1e7), (0.0, 1e8, float("nan"))),
     ("sync", "report_every_s", (0, 3600), (-1.0, 3601.0)),
-    ("sync", "lease_s", (0.001, 1e7), (0.0, 1e8)),
     ("sync", "drain_s", (0.001, 1e7), (0.0, 1e8)),
     ("sync", "recover_wait_s", (0, 1e7), (-1.0, 1e8)),
     ("sync", "checkpoint_every_s", (0.001, 1e7), (0.0, 1e8)),

@@ -7,6 +7,7 @@ see two orders. `step` never waits for network, disk or worker. A thread that di
 
 import logging
 import secrets
+import sys
 import threading
 from collections import deque
 from typing import Any
@@ -26,7 +27,7 @@ from zdiloco.node.learner_body import LearnerBody, layout_for
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import Settings, check_name
 from zdiloco.node.roads import Roads
-from zdiloco.node.sockets import Road, cast_hwm, check_library, dialling
+from zdiloco.node.sockets import Road, check_library, dial
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
@@ -43,6 +44,9 @@ WAITING_NOTICE_S = 1.0
 GATHER_S = 0.02
 """The network thread looks so often for what `step` has left it. Waking it from there would hand it the interpreter
 lock in the middle of `step`: measured, 0.7 ms of pause a step, for words that are not urgent."""
+SWITCH_S = 0.001
+"""How long a thread of the process may keep the interpreter lock while the training thread wants it. Python's own 5 ms
+would be the pause of a `step` that meets the network or the worker thread in the middle of its work."""
 
 
 class LearnerNode:
@@ -62,6 +66,7 @@ class LearnerNode:
         hooks: Hooks | None = None,
     ) -> None:
         check_library()
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         check_name(name, "the learner's name")
         self.settings = settings
         self.layout = layout_for(model, settings.sync.num_fragments, settings.learner.strategy)
@@ -86,11 +91,7 @@ class LearnerNode:
         self._counters = CounterFile(settings.run.path, key, len(self.layout.fragments))
         self._body = LearnerBody(Binding(model, self.layout), settings.learner.codec)
         self._open(key)
-        try:
-            self._join()
-        except BaseException:
-            self.close()
-            raise
+        self._join()
 
     # ---- what the training loop sees
 
@@ -166,9 +167,8 @@ class LearnerNode:
         self._thread.join(2.0)
         self._worker.close(0.5)
         with self._lock:
-            self._counters.write(
-                self.machine.step, self.machine.trained_tokens, self.machine.ledger_rows(), left=True
-            )
+            machine = self.machine
+            self._counters.write(machine.step, machine.trained_tokens, machine.ledger_rows(), left=True)
             self._counters.close()
         if not self._thread.is_alive():
             self.wake.close()
@@ -187,7 +187,7 @@ class LearnerNode:
         self._context: zmq.Context[Any] = zmq.Context()
         self._roads = Roads({}, server=False)
         try:
-            self._dial(key)
+            dial(self._roads.sockets, self._context, self.settings.net, key, 4 * max(self.layout.numels))
         except BaseException:
             self._roads.close(0)
             self._context.term()
@@ -214,17 +214,17 @@ class LearnerNode:
         self._thread = threading.Thread(target=self._run, name="zdiloco-network", daemon=True)
         self._thread.start()
 
-    def _dial(self, key: MemberKey) -> None:
-        hwm = cast_hwm(4 * max(self.layout.numels), self.settings.net.chunk_bytes)
-        for road in Road:
-            if road in (Road.CONTROL, Road.BULK) or road not in self._roads.sockets:
-                mark = hwm if road is Road.BULK_CAST else 0
-                self._roads.sockets[road] = dialling(self._context, road, self.settings.net, key, mark)
-
     def _join(self) -> None:
-        """Wait until every fragment holds published values; say once whom for."""
-        began = self._clock()
-        told = False
+        """Wait until every fragment holds published values; leave if that fails."""
+        try:
+            self._wait_to_join()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_to_join(self) -> None:
+        """The wait itself; says once whom for."""
+        began, told = self._clock(), False
         self.wake.post(lambda: self._feed(m.Started()))
         while not self._ready.is_set() and self._finish is None:
             self._raise_failure()
@@ -234,8 +234,7 @@ class LearnerNode:
             self._poke.wait(POKE_S)
             self._poke.clear()
             if not told and self._clock() - began > WAITING_NOTICE_S:
-                told = True
-                net = self.settings.net
+                told, net = True, self.settings.net
                 log.warning("%s waits for the syncer at %s:%d", self.key.name, net.connect, net.port)
         if self._stopped is not None and self._stopped.exit_code:
             kind = ConfigError if self._stopped.exit_code == 2 else LinkError
@@ -326,7 +325,7 @@ class LearnerNode:
             self._roads.sockets[road].close(0)
         self._roads.forget(m.SYNCER)
         self._transfers.inbox.cancel_peer(m.SYNCER)
-        self._dial(key)
+        dial(self._roads.sockets, self._context, self.settings.net, key, 4 * max(self.layout.numels))
 
     # ---- the network thread
 
@@ -372,8 +371,8 @@ class LearnerNode:
         """The next moment at which machine or transfers want to be asked."""
         with self._lock:
             machine_due = self.machine.deadline()
-        due = [at for at in (machine_due, self._transfers.deadline()) if at is not None]
-        return min([self._clock() + GATHER_S, *due])
+        due = (machine_due, self._transfers.deadline())
+        return min(self._clock() + GATHER_S, *(at for at in due if at is not None))
 
     def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
         self._acts.arrived(key, transfer, now)

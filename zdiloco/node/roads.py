@@ -221,4 +221,3 @@ class Roads:
         """Close every socket; what lies in them has so long to leave. Harmless when repeated."""
         for socket in self.sockets.values():
             socket.close(linger_ms)
-

@@ -113,9 +113,7 @@ def serving(context: Context, road: Road, params: NetParams, hwm: int = 0) -> So
     return _bound(socket, _endpoint(params.listen, params.port, road))
 
 
-def dialling(
-    context: Context, road: Road, params: NetParams, key: MemberKey, hwm: int = 0
-) -> Socket:
+def dialling(context: Context, road: Road, params: NetParams, key: MemberKey, hwm: int = 0) -> Socket:
     """Make and connect a learner's end of a road. `hwm`: replaces the receive mark of the table when above zero."""
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
     socket = context.socket(zmq.SUB if cast else zmq.DEALER)
@@ -154,3 +152,14 @@ def _bound(socket: Socket, endpoint: str) -> Socket:
             raise ConfigError(f"{endpoint} is taken by another process: stop it, or choose another net.port") from error
         raise ConfigError(f"{endpoint} cannot be bound ({error.strerror}): set net.listen and net.port") from error
     return socket
+
+
+def dial(sockets: dict[Road, Socket], context: Context, net: NetParams, key: MemberKey, largest: int) -> None:
+    """Open a learner's sockets into `sockets`: control and bulk always anew, the casts if they are not open yet.
+
+    `largest`: bytes of the largest fragment in fp32, for the mark of the bulk cast.
+    """
+    for road in Road:
+        if road in (Road.CONTROL, Road.BULK) or road not in sockets:
+            mark = cast_hwm(largest, net.chunk_bytes) if road is Road.BULK_CAST else 0
+            sockets[road] = dialling(context, road, net, key, mark)

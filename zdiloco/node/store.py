@@ -297,6 +297,3 @@ def run_dir_in_use(run_dir: Path) -> bool:
         except OSError:
             return True
     return False
-
-
-
