@@ -64,7 +64,7 @@ class SyncerBody:
         self.payloads[ContributionId(key.name, key.incarnation, message.fragment, message.seq)] = ids
         return m.Fetched(key=key, message=message)
 
-    def do(self, action: Any, handbacks: dict[tuple[MemberKey, int], State] | None = None) -> list[Any]:
+    def do(self, action: Any, returned: dict[tuple[MemberKey, int, Stamp], State] | None = None) -> list[Any]:
         """Carry one action out. Returns the events that answer it."""
         if isinstance(action, m.TakeLayout):
             numels = (NUMEL,) * len(self.shares)
@@ -73,7 +73,7 @@ class SyncerBody:
             return [m.InitialTaken(key=action.key, fragment=action.message.fragment)]
         if isinstance(action, m.TakeHandback):
             fragment = action.message.fragment
-            state = (handbacks or {})[action.key, fragment]
+            state = (returned or {})[action.key, fragment, action.message.stamp]
             self.states[fragment] = state
             return [m.HandbackTaken(key=action.key, fragment=fragment, stamp=state.stamp, map_=state.map)]
         if isinstance(action, m.Screen):

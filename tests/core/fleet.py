@@ -75,6 +75,7 @@ class World:
         self.lose: Callable[[str, Any], bool] = lambda road, message: False
         self.history: dict[tuple[int, Stamp], State] = {}
         self.records: dict[tuple[int, Stamp], tuple[Merged, ...]] = {}
+        self.returned: dict[tuple[MemberKey, int, Stamp], State] = {}
         self.calls: list[tuple[float, int, int]] = []
         self.merged_at: dict[tuple[int, int], float] = {}
         self.notes: list[str] = []
@@ -178,13 +179,10 @@ class World:
     def work_syncer(self, site: Site, action: Any) -> None:
         if isinstance(action, m.Merge):
             self.on_merge(site, action)
-        for event in site.body.do(action, self.handbacks()):
+        for event in site.body.do(action, self.returned):
             self.at(0.002, lambda event=event: self.tell_syncer(site, event))
         for fragment, state in enumerate(site.body.states):
             self.history[fragment, state.stamp] = state
-
-    def handbacks(self) -> dict[tuple[MemberKey, int], State]:
-        return {(a.key, f): state for a in self.actors.values() for f, state in a.body.adopted.items()}
 
     def on_merge(self, site: Site, action: m.Merge) -> None:
         self.records[action.fragment, action.stamp] = action.merged
@@ -270,6 +268,7 @@ class World:
             self.at(link.down_free - self.now, lambda: self.update_arrives(actor, action.update))
         elif isinstance(action, m.SendHandback):
             fragment, stamp = action.fragment, action.stamp
+            self.returned[actor.key, fragment, stamp] = actor.body.adopted[fragment]
             self.up(actor, Handback(fragment=fragment, stamp=stamp, codec="fp32", value_bytes=10, body=body_of("h")))
         elif isinstance(action, m.SendLayout):
             self.up(actor, LayoutOffer(digest="layout", body=body_of("layout")))
