@@ -153,7 +153,7 @@ class Lockstep(World):
         before = [set(duty.progress.kept) for duty in actor.machine.duties]
         key = actor.key
         super().tell(actor, event)
-        for duty in actor.machine.duties if actor.alive and actor.key == key else ():
+        for duty in actor.machine.duties if actor.alive and key == actor.key == actor.machine.key else ():
             model, progress = self.shadow(actor, duty.index), duty.progress
             assert (model.seq, model.after) == (progress.seq, progress.after)
             assert set(model.sent) >= set(progress.sent)  # what was refused for good is forgotten

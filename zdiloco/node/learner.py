@@ -372,7 +372,7 @@ class LearnerNode:
         with self._lock:
             machine_due = self.machine.deadline()
         due = (machine_due, self._transfers.deadline())
-        return min(self._clock() + GATHER_S, *(at for at in due if at is not None))
+        return min([self._clock() + GATHER_S, *(at for at in due if at is not None)])
 
     def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
         self._acts.arrived(key, transfer, now)
