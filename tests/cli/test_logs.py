@@ -1,0 +1,54 @@
+"""A log record is one line: time, level, subject, what, why in brackets, figures."""
+
+import logging
+import re
+
+import pytest
+
+from zdiloco.cli import logs
+from zdiloco.cli.logs import OneLine
+
+
+def line_of(message: str, *arguments: object, name: str = "zdiloco.node.syncer", level: int = logging.INFO) -> str:
+    record = logging.LogRecord(name, level, "file.py", 1, message, arguments, None)
+    return OneLine().format(record)
+
+
+def test_the_line() -> None:
+    line = line_of("a joins why=%r order=%d", "member 1 of epoch 2", 3)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d INFO syncer a joins \(member 1 of epoch 2\) order=3", line)
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "end"),
+    [
+        ("syncer serves port=%d", (5700,), " INFO syncer serves port=5700"),
+        ("x why=%r", ("it's gone",), " INFO syncer x (it's gone)"),
+        ("two\n  lines", (), " INFO syncer two lines"),
+        ("x why=''", (), " INFO syncer x ()"),
+    ],
+)
+def test_texts_of_every_kind(message: str, arguments: tuple[object, ...], end: str) -> None:
+    assert line_of(message, *arguments).endswith(end)
+
+
+def test_a_traceback_follows_its_line() -> None:
+    try:
+        raise ValueError("oh")
+    except ValueError as error:
+        info = (ValueError, error, error.__traceback__)
+    record = logging.LogRecord("zdiloco.node.loop", logging.ERROR, "file.py", 1, "failed", (), info)
+    first, second, *_, last = OneLine().format(record).splitlines()
+    assert first.endswith("ERROR loop failed")
+    assert (second, last) == ("Traceback (most recent call last):", "ValueError: oh")
+
+
+def test_lines_go_to_standard_error_from_the_level_on(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("warning")
+    logs.configure("warning")  # twice is once
+    logging.getLogger("zdiloco.node.syncer").info("not this")
+    logging.getLogger("zdiloco.node.syncer").warning("but this")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.endswith("WARNING syncer but this\n")

@@ -1,0 +1,90 @@
+"""`zdiloco status`: where to ask, what is shown, and one line when nobody answers."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from zdiloco.cli.main import run
+from zdiloco.cli.status import net_of
+from zdiloco.cli.status_text import status_text
+from zdiloco.errors import ConfigError
+from zdiloco.node.query import Query
+
+ROUND = {"state": "grace", "version": 4}
+ANSWER: dict[str, Any] = {
+    "run_id": "run-1", "epoch": 2, "phase": "running", "progress": 0.25, "target_tokens": 4000, "rounds": 1200,
+    "merged_tokens": 1000.4, "mean_participants": 1.5, "quorum": 1, "live": 2, "max_open_rounds": 3,
+    "ledger": {"trained": 1200, "merged": 1000.4, "lost": None},
+    "fragments": [
+        {"fragment": 0, "version": 12, "stable": 9, "held": 1, "round": ROUND, "why": "grace window, 1 in, missing b"},
+        {"fragment": 1, "version": 7, "stable": None, "held": 0, "round": None, "why": "not yet due"},
+    ],
+    "learners": [
+        {"name": "us-east-0", "state": "live", "step": 1234, "steps_per_s": 2.5, "staleness": 0.25, "rounds": 9,
+         "merged_tokens": 900.0, "last_seen_s": 0.31, "why": "training"},
+        {"name": "b", "state": "gone", "step": 7, "steps_per_s": 0.0, "staleness": None, "rounds": 0,
+         "merged_tokens": 0.0, "last_seen_s": 61.0, "why": "silent for 6.1 s"},
+    ],
+    "node": {"insecure": False},
+}  # fmt: skip
+
+
+def test_the_text_shows_run_fragments_and_learners() -> None:
+    lines = status_text(ANSWER).splitlines()
+    assert lines[0] == "run run-1, epoch 2, running"
+    assert lines[1] == "merged 1,000 tokens (25.0% of 4,000) in 1,200 rounds of 1.50 learners on average"
+    assert lines[3] == "ledger trained 1,200, merged 1,000, lost -"
+    assert lines[5:8] == [
+        "fragment  version  stable  held  round  why",
+        "       0       12       9     1  grace  grace window, 1 in, missing b",
+        "       1        7       -     0  -      not yet due",
+    ]
+    assert lines[10] == "us-east-0  live   1,234     2.50       0.25       9            900   0.3 s ago  training"
+    assert lines[11].startswith("b          gone       7     0.00          -       0              0  61.0 s ago")
+
+
+def test_a_syncer_without_keys_or_target_says_so() -> None:
+    text = status_text({**ANSWER, "target_tokens": 0, "node": {"insecure": True}, "learners": [], "fragments": []})
+    assert "INSECURE" in text
+    assert "% of" not in text
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "port"),
+    [("127.0.0.1:5700", "127.0.0.1", 5700), ("tcp://a.example:6000", "a.example", 6000), ("[::1]:5700", "::1", 5700)],
+)
+def test_endpoints(endpoint: str, host: str, port: int) -> None:
+    net = net_of(endpoint)
+    assert (net.connect, net.port) == (host, port)
+
+
+@pytest.mark.parametrize("endpoint", ["", "5700", "host", "host:", ":5700", "host:abc", "host:70000", "host:²"])
+def test_what_is_no_endpoint(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"ENDPOINT|net\.port"):
+        net_of(endpoint)
+
+
+def test_the_answer_is_text_or_one_json_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Query, "ask", lambda self, timeout_s: ANSWER)
+    assert run(["status", "127.0.0.1:5700", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == ANSWER
+    assert run(["status", "127.0.0.1:5700"]) == 0
+    assert capsys.readouterr().out == status_text(ANSWER) + "\n"
+
+
+@pytest.mark.net
+def test_nobody_there_is_code_3_and_one_line_in_time(
+    free_ports: Callable[[int], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    assert run(["status", f"127.0.0.1:{free_ports(4)}", "--timeout", "0.4"]) == 3
+    assert 0.4 <= time.monotonic() - began < 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "no syncer answers" in said.err

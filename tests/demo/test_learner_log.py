@@ -1,0 +1,89 @@
+"""Notes are read back as they were written, also those of a process that was killed in the middle of a line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zdiloco.demo.learner_log import LearnerLog, StepNote, log_path, read_notes
+from zdiloco.errors import StoreError
+from zdiloco.units import MemberKey
+
+FACTS = {"name": "a", "incarnation": "00000000000000ff", "shard": 0}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def written(path: Path, clock: Clock, steps: int, step_s: float = 0.125) -> LearnerLog:
+    """A log with so many steps of `step_s` seconds each, calls of 1 ms, losses 5, 4.9, 4.8 ..."""
+    log = LearnerLog(path, FACTS, clock=clock)
+    for index in range(steps):
+        clock.now += step_s
+        note = StepNote(loss=5 - 0.1 * index, tokens=768, step_s=step_s, call_s=0.001)
+        log.step(note, lambda: {"progress": clock.now / 1000, "bytes_up": 7, "bytes_down": 9})
+    return log
+
+
+def test_notes_come_back(tmp_path: Path) -> None:
+    path, clock = tmp_path / "learners" / "a.jsonl", Clock()
+    log = written(path, clock, 13)
+    log.flush({"progress": 1.0, "bytes_up": 70, "bytes_down": 90})
+    clock.now += 1
+    log.end({"reason": "the target is reached", "steps": 13})
+    notes = read_notes(path)
+    assert (notes.name, notes.incarnation, notes.steps, notes.tokens) == ("a", FACTS["incarnation"], 13, 13 * 768)
+    assert (notes.joined_at, notes.ended_at) == (100.0, 102.625)
+    assert (notes.bytes_up, notes.bytes_down, notes.end_reason) == (70, 90, "the target is reached")
+    assert notes.step_s == [0.125] * 13
+    assert notes.call_s == [0.001] * 13
+    assert [round(loss, 3) for _, _, loss in notes.loss] == [4.85, 4.45, 4.05, 3.8]
+    assert notes.loss[-1][1] == 1.0
+    log.end({"reason": "again", "steps": 13})
+    assert read_notes(path).end_reason == "the target is reached"
+
+
+def test_lines_are_written_some_times_a_second_and_not_at_every_step(tmp_path: Path) -> None:
+    clock = Clock()
+    with written(tmp_path / "a.jsonl", clock, 100, step_s=0.0625):
+        assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1 + 12
+
+
+@pytest.mark.parametrize("cut", [2, 40, 100])
+def test_half_a_line_is_left_out(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "a.jsonl"
+    with written(path, Clock(), 10):
+        data = path.read_bytes()
+        whole = read_notes(path)
+    path.write_bytes(data[:-cut])
+    notes = read_notes(path)
+    assert whole.steps == 8
+    assert notes.steps == 4
+    assert notes.end_reason == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", json.dumps({"kind": "steps"}), '{"kind":"start","t":1}', '[1]\n{"kind":"start","t":1}']
+)
+def test_what_is_no_log_is_said_to_be_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(StoreError, match=r"a\.jsonl"):
+        read_notes(path)
+
+
+def test_a_missing_log_and_an_unusable_place_are_errors_of_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot read"):
+        read_notes(tmp_path / "nothing.jsonl")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write"):
+        LearnerLog(tmp_path / "file" / "a.jsonl", FACTS)
+
+
+def test_the_log_lies_beside_the_counters(tmp_path: Path) -> None:
+    assert log_path(tmp_path, MemberKey("a", 255)) == tmp_path / "learners" / "a-00000000000000ff.jsonl"

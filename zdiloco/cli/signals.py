@@ -1,0 +1,43 @@
+"""What SIGTERM and SIGINT do to a command that works: the first asks it to leave in order, the second ends it at once.
+
+Rule: a handler sets what others look at and calls one function that may be called from a handler; it never waits.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+INTERRUPTED = 130
+
+
+def interrupt_on_any() -> None:
+    """Have SIGTERM and SIGHUP interrupt as SIGINT does (KeyboardInterrupt), so that whoever cleans up then, does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
+class Leaving:
+    """Installed for the whole life of a process. `on_ask` hears the name of the first signal, once."""
+
+    def __init__(self, on_ask: Callable[[str], None]) -> None:
+        self._on_ask = on_ask
+        self.asked = ""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            os._exit(INTERRUPTED)  # asked twice: now, whatever hangs
+        self.asked = signal.Signals(number).name
+        self._on_ask(self.asked)
+
+    def exit_code(self, otherwise: int) -> int:
+        """What the process should end with: 130 after an interrupt, 0 after a leave in order, else `otherwise`."""
+        if otherwise == 0 and self.asked == "SIGINT":
+            return INTERRUPTED
+        return otherwise

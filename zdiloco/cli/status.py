@@ -1,0 +1,40 @@
+"""`zdiloco status`: how a run stands, asked of its syncer."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from zdiloco.node.params import NetParams
+
+
+@click.command()
+@click.argument("endpoint", metavar="ENDPOINT")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, and nothing else.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait for the answer."
+)
+def status(endpoint: str, as_json: bool, timeout: float) -> None:
+    """Ask the syncer at ENDPOINT (HOST:PORT, its net.port) how its run stands.
+
+    Exit code 3: nobody answers.
+    """
+    from zdiloco.cli.status_text import status_text
+    from zdiloco.node.query import Query
+
+    with Query(net_of(endpoint)) as query:
+        answer = query.ask(timeout)
+    click.echo(json.dumps(answer, indent=2) if as_json else status_text(answer))
+
+
+def net_of(endpoint: str) -> "NetParams":
+    """Where to dial: 'HOST:PORT', 'tcp://HOST:PORT' or '[IPV6]:PORT'. Raises ConfigError for anything else."""
+    from zdiloco.errors import ConfigError
+    from zdiloco.node.params import NetParams
+
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        raise ConfigError(f"ENDPOINT is {endpoint!r}; write HOST:PORT, such as 127.0.0.1:5700 (the syncer's net.port)")
+    settings: dict[str, Any] = {"connect": host.strip("[]"), "port": int(port)}
+    return NetParams(**settings)

@@ -1,0 +1,77 @@
+"""The answer to a status query, as text for people: the run, its fragments, its learners.
+
+Rule: only what the syncer said; an unknown figure is a dash.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Sequence[str]
+
+
+def status_text(answer: Mapping[str, Any]) -> str:
+    """Return the lines, without an end of line at the end."""
+    parts = [*_head(answer), "", *_fragments(answer["fragments"]), "", *_learners(answer["learners"])]
+    return "\n".join(line.rstrip() for line in parts)
+
+
+def _head(answer: Mapping[str, Any]) -> list[str]:
+    target = answer["target_tokens"]
+    share = f" ({answer['progress']:.1%} of {target:,})" if target else ""
+    lines = [
+        f"run {answer['run_id']}, epoch {answer['epoch']}, {answer['phase']}",
+        f"merged {answer['merged_tokens']:,.0f} tokens{share} in {answer['rounds']:,} rounds of "
+        f"{answer['mean_participants']:.2f} learners on average",
+        f"{answer['live']} live, quorum {answer['quorum']}, at most {answer['max_open_rounds']} open rounds",
+        "ledger " + ", ".join(f"{word} {_tokens(value)}" for word, value in answer["ledger"].items()),
+    ]
+    if answer["node"]["insecure"]:
+        lines.append("INSECURE: this syncer listens without keys beyond loopback; anybody may join")
+    return lines
+
+
+def _fragments(fragments: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [("fragment", "version", "stable", "held", "round", "why")]
+    for each in fragments:
+        stable = "-" if each["stable"] is None else str(each["stable"])
+        state = each["round"]["state"] if each["round"] else "-"
+        rows.append((str(each["fragment"]), str(each["version"]), stable, str(each["held"]), state, each["why"]))
+    return _table(rows)
+
+
+def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [("learner", "state", "steps", "steps/s", "staleness", "rounds", "merged tokens", "last seen", "why")]
+    for each in learners:
+        staleness = "-" if each["staleness"] is None else f"{each['staleness']:.2f}"
+        rows.append(
+            (
+                each["name"],
+                each["state"],
+                f"{each['step']:,}",
+                f"{each['steps_per_s']:.2f}",
+                staleness,
+                f"{each['rounds']:,}",
+                _tokens(each["merged_tokens"]),
+                f"{each['last_seen_s']:.1f} s ago",
+                each["why"],
+            )
+        )
+    return _table(rows)
+
+
+def _tokens(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """Columns as wide as their widest cell; a column of figures is flush right, its heading with it."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    figures = [len(column) > 1 and all(cell[:1] in "-0123456789" for cell in column[1:]) for column in columns]
+    return [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, figures, strict=True)
+        )
+        for row in rows
+    ]

@@ -1,0 +1,68 @@
+"""How good the merged model is: validation loss of the syncer's final values, beside what one learner alone reaches."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from zdiloco.demo.checks import Lone
+from zdiloco.node.store import Cut
+from zdiloco.tensor.layout import Layout
+from zdiloco.train.baseline import Baseline, curve
+from zdiloco.train.tasks import Task, TaskParams
+
+OTHER_TEXT_FACTOR = 2.0
+"""How much wider the lone learner's noise is taken where this machine's text is another than the curve's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Validation losses (nats per byte) of the initial and of the final values, and the yardstick.
+
+    `remarks`: in what the yardstick was measured otherwise, one line each.
+    """
+
+    loss_before: float
+    loss_after: float
+    lone: Lone
+    remarks: tuple[str, ...]
+
+
+def named_values(cut: Cut, layout: Layout) -> dict[str, Tensor]:
+    """Theta of a checkpoint by parameter name, fp32, in the shapes of the model; buffers are left out."""
+    values: dict[str, Tensor] = {}
+    for fragment, part in zip(layout.fragments, cut.fragments, strict=True):
+        if not fragment.is_buffers:
+            flat = part.theta.split_with_sizes([tensor.numel for tensor in fragment.tensors])
+            values |= {t.name: piece.reshape(t.shape) for t, piece in zip(fragment.tensors, flat, strict=True)}
+    return values
+
+
+def judge(params: TaskParams, values: dict[str, Tensor], steps: int, baseline: Path | None = None) -> Outcome:
+    """Evaluate a new model and one with `values`, on the held-out text; read the lone curve at `steps`.
+
+    `baseline`: another curve than the shipped one. Raises ConfigError where `values` are of another model, StoreError
+    where the curve cannot be read.
+    """
+    torch.set_num_threads(1)
+    task = Task(params, shard=0)
+    yardstick = curve(baseline)
+    loss, noise = yardstick.at_step(steps)
+    same_text = task.corpus.digest == yardstick.corpus_digest
+    return Outcome(
+        loss_before=task.evaluate(),
+        loss_after=task.evaluate_values(values),
+        lone=Lone(steps=steps, loss=loss, noise=noise, noise_factor=1.0 if same_text else OTHER_TEXT_FACTOR),
+        remarks=_remarks(yardstick, params, task.corpus.digest),
+    )
+
+
+def _remarks(yardstick: Baseline, params: TaskParams, digest: str) -> tuple[str, ...]:
+    remarks = [f"the lone curve was measured with another task: {text}" for text in yardstick.differences(params)]
+    if digest != yardstick.corpus_digest:
+        remarks.append(
+            f"the text here ({digest}) is not the text of the lone curve ({yardstick.corpus_digest}, "
+            f"{yardstick.made_with}): its noise counts {OTHER_TEXT_FACTOR:g} times; measure anew: --measure-baseline"
+        )
+    return tuple(remarks)
