@@ -348,7 +348,7 @@ def test_a_real_first_use(tmp_path: pathlib.Path) -> None:
     """
     root = tmp_path / "a checkout"
     shutil.copytree(ROOT / "bin", root / "bin")
-    for name in ("pyproject.toml", "requirements.lock", "LICENSE"):
+    for name in ("pyproject.toml", "requirements.lock", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, root)
     (root / "zdiloco" / "cli").mkdir(parents=True)
     (root / "zdiloco" / "__init__.py").touch()

@@ -29,7 +29,7 @@ def small_run(tmp_path: Path, free_ports: Callable[[int], int]) -> Path:
         f"""
         [run]
         dir = "{tmp_path / "run"}"
-        target_tokens = 3000
+        target_tokens = 1500
         [sync]
         sync_period = 4
         num_fragments = 3

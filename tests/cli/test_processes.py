@@ -82,7 +82,7 @@ def test_a_run_reaches_its_target_and_everybody_ends_with_0(small_run: Path, pro
     run_dir = load(small_run).run.path
     cut = read_cut(run_dir)
     books = read_books(run_dir, cut, Layout.from_obj(dict(cut.layout)).shares)
-    assert books.total.merged >= 3000
+    assert books.total.merged >= 1500
     assert not any(books.gaps.values())
     notes = [read_notes(path) for path in sorted((run_dir / "learners").glob("*.jsonl"))]
     assert [(n.name, n.end_reason) for n in notes] == [("x", "the target is reached"), ("y", "the target is reached")]
@@ -90,7 +90,7 @@ def test_a_run_reaches_its_target_and_everybody_ends_with_0(small_run: Path, pro
     assert set(uncounted) <= {0, 1}  # a step during whose last moment the run has ended
     kinds = [line["kind"] for line in read_journal(run_dir)]
     assert (kinds[0], kinds[-1]) == ("start", "end")
-    assert kinds.count("round") > 3
+    assert "round" in kinds
 
 
 def test_a_syncer_answers_and_leaves_in_order(small_run: Path, processes: Processes) -> None:
