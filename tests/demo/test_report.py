@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,6 +73,11 @@ def test_json_holds_what_tools_read_and_can_be_read_back(gathered: Report) -> No
     assert obj["passed"] is True
     assert {"name", "steps", "trained", "merged", "lost", "rounds"} <= obj["learners"][0].keys()
     assert obj["run_dir"] == str(gathered.run_dir)
+
+
+def test_a_model_that_was_ruined_is_still_json(gathered: Report) -> None:
+    ruined = replace(gathered, outcome=replace(gathered.outcome, loss_after=math.nan))
+    assert json.loads(json.dumps(ruined.to_obj(), allow_nan=False))["loss_after"] is None
 
 
 def test_without_a_kill_nothing_was_merged_after_it(finished: Finished, outcome: Outcome, monkeypatch: Any) -> None:

@@ -109,7 +109,7 @@ class Report:
         return {
             "passed": self.passed,
             "loss_before": self.outcome.loss_before,
-            "loss_after": self.outcome.loss_after,
+            "loss_after": self.outcome.loss_after if math.isfinite(self.outcome.loss_after) else None,
             "lone": {**asdict(lone), "bound": lone.bound},
             "remarks": list(self.outcome.remarks),
             "ledger": {word: round(value, 3) for word, value in self.ledger._asdict().items()},

@@ -46,6 +46,14 @@ def counters_path(run_dir: Path, key: MemberKey) -> Path:
     return run_dir / "learners" / f"{key.name}-{key.incarnation:016x}.counters"
 
 
+def _reserve(descriptor: int, size: int) -> None:
+    """Give the file its blocks: a full disk must show now, not as SIGBUS at a later store."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:  # macOS
+        os.write(descriptor, bytes(size))
+
+
 class CounterFile:
     """The open counters of this process. One thread writes; `close` may be called twice."""
 
@@ -94,7 +102,7 @@ class CounterFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
-                os.posix_fallocate(descriptor, 0, size)  # a full disk must show now, not as SIGBUS at a store
+                _reserve(descriptor, size)
                 self._map = mmap.mmap(descriptor, size)
             finally:
                 os.close(descriptor)

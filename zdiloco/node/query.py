@@ -1,4 +1,4 @@
-"""Asks a syncer how its run is: what `zdiloco status` and `zdiloco top` show.
+"""Asks a syncer how its run is: what `zdiloco status` shows.
 
 Rule: a query belongs to no run and needs no file; it dials control and bulk, and ends in an answer or in LinkError.
 """
