@@ -181,7 +181,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "stamps": st.lists(stamps, max_size=8).map(tuple),
     "versions": versions,
     "stable": versions,
-    "open_rounds": st.lists(st.tuples(st.integers(0, MAX_FRAGMENTS), counts), max_size=8).map(tuple),
+    "open_rounds": st.lists(st.tuples(st.integers(0, MAX_FRAGMENTS), st.integers(1, MAX_COUNT)), max_size=8).map(tuple),
     "missing": ranges,
     "progress": st.floats(0, 1e9),
     "eta_s": st.floats(0, 1e9),
