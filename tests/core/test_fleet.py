@@ -33,7 +33,7 @@ def fleet_of(count: int, num_fragments: int, **params: object) -> tuple[World, l
 def test_a_learner_with_a_slow_uplink_holds_nobody_up_and_is_merged(num_fragments: int) -> None:
     world, fast = fleet_of(3, num_fragments)
     slow = world.join("slow", link=Link(latency_s=ROUND_TRIP_S / 2, up_s=4.0))
-    world.run(4.0 * num_fragments * 2 + 60)
+    world.run(4.0 * num_fragments * 1.1 + 60)
     world.audit()
     gaps = world.gaps(STEP_S, after_s=5.0)
     assert min(gaps) >= NEVER_FEWER
