@@ -57,5 +57,7 @@ class Merged(NamedTuple):
         return MemberKey(self.name, self.incarnation)
 
 
+MAX_FRAGMENTS = 512
+"""Most fragments that one run may have: their stamps must fit into one 16 KiB header."""
 NO_EPOCH = Epoch(0, 0)
 NO_STAMP = Stamp(NO_EPOCH, -1)

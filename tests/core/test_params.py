@@ -59,13 +59,13 @@ def test_ranges(section: str, name: str, good: tuple[float, ...], bad: tuple[flo
     for value in good:
         assert getattr(owner(**{name: value}), name) == value
     for value in bad:
-        with pytest.raises(ConfigError, match=f"^{section}.{name} is .*; allowed is {good[0]:g} to "):
+        with pytest.raises(ConfigError, match=f"^{section}.{name} is .*; allowed is {good[0]:,} to "):
             owner(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["beat_every_s", "suspect_after_s", "gone_after_s"])
 def test_the_times_of_liveness_are_bounded_too(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^sync.{name} is 0; allowed is 0.001 to 1e"):
+    with pytest.raises(ConfigError, match=f"^sync.{name} is 0; allowed is 0.001 to 10,000,000"):
         SyncParams(**{name: 0})
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zdiloco.core import messages as m
-from zdiloco.core.messages import MAX_COUNT, MAX_FRAGMENTS, Body
+from zdiloco.core.messages import MAX_COUNT, Body
 from zdiloco.errors import MachineError, MalformedFrame, VersionMismatch
-from zdiloco.units import Epoch, Stamp
+from zdiloco.units import MAX_FRAGMENTS, Epoch, Stamp
 from zdiloco.wire.encoding import TAGS, WireMessage, decode, encode
 from zdiloco.wire.frames import MAX_HEADER, PROTOCOL
 from zdiloco.wire.transfer import MAX_RANGES, Chunk, Credit, Gone
@@ -175,13 +175,13 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "name": st.text(min_size=1, max_size=64),
     "incarnation": st.integers(1, 2**64 - 1),
     "checksum": st.integers(0, 2**64 - 1),
-    "fragment": st.integers(0, MAX_FRAGMENTS),
+    "fragment": st.integers(0, MAX_FRAGMENTS - 1),
     "seq": st.integers(1, MAX_COUNT),
     "version": st.integers(1, MAX_COUNT),
     "stamps": st.lists(stamps, max_size=8).map(tuple),
     "versions": versions,
     "stable": versions,
-    "open_rounds": st.lists(st.tuples(st.integers(0, MAX_FRAGMENTS), st.integers(1, MAX_COUNT)), max_size=8).map(tuple),
+    "open_rounds": st.lists(st.tuples(st.integers(0, 511), st.integers(1, MAX_COUNT)), max_size=8).map(tuple),
     "missing": ranges,
     "progress": st.floats(0, 1e9),
     "eta_s": st.floats(0, 1e9),
@@ -340,12 +340,12 @@ def largest() -> list[WireMessage]:
             stamps=(stamp,) * MAX_FRAGMENTS,
         ),
         m.Beat(
-            epoch=epoch, open_rounds=((MAX_FRAGMENTS, MAX_COUNT),) * MAX_FRAGMENTS, versions=many, stable=many,
+            epoch=epoch, open_rounds=((MAX_FRAGMENTS - 1, MAX_COUNT),) * MAX_FRAGMENTS, versions=many, stable=many,
             progress=1.0, draining=True,
         ),
         m.Welcome(epoch=epoch, run_id=name, order=MAX_COUNT, layout_digest=name, versions=many, progress=1.0),
         m.Unwelcome(reason=name, text=text, fatal=True),
-        m.Handback(fragment=512, stamp=stamp, codec=name, value_bytes=MAX_COUNT, body=body),
+        m.Handback(fragment=511, stamp=stamp, codec=name, value_bytes=MAX_COUNT, body=body),
         Credit(
             transfer=2 * name, upto=MAX_COUNT, received=MAX_COUNT,
             missing=tuple((2**52 + 2 * index, 1) for index in range(MAX_RANGES)),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from zdiloco.core.grace import Average, GraceInputs, grace_ends
-from zdiloco.core.membership import Fleet, MemberState
+from zdiloco.core.membership import Fleet
 from zdiloco.core.pace import Due, judge_due, max_open_rounds, needed_steps
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Intake
@@ -158,8 +158,7 @@ class Desk:
 
     def counting(self, desk: FragmentDesk) -> set[MemberKey]:
         """Whose held contribution counts for the quorum: everybody's but those in quarantine."""
-        unsure = {member.key for member in self.fleet if member.state is MemberState.QUARANTINED}
-        return desk.intake.held.keys() - unsure
+        return desk.intake.held.keys() - self.fleet.quarantined()
 
     def attendance(self, desk: FragmentDesk) -> Attendance:
         """Who is where for the round of this fragment."""

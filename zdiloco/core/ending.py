@@ -52,6 +52,7 @@ class Ending:
             self.syncer.desk.cancel_empty()
             if late or not any(desk.round for desk in self.syncer.desk):
                 self.syncer.move(SyncerTurn.DRAINED)
+                self.syncer.drain_ends = now + self.syncer.params.drain_s
                 return self.last_save("target reached")
             return []
         away = (MemberState.FINISHED, MemberState.GONE, MemberState.WATCHING)
@@ -61,12 +62,16 @@ class Ending:
             left = ", ".join(m.key.name for m in present)
             why = self.syncer.farewell.reason + (f"; without a goodbye from {left}" if left else "; everybody has left")
             return [Stop(reason=why, exit_code=0)]
+        if late:
+            self.syncer.move(SyncerTurn.LEAVE)
+            why = f"the last checkpoint was not durable within sync.drain_s ({self.syncer.params.drain_s:g} s)"
+            return [Note(what="stops", why=why, level="error"), Stop(reason=why, exit_code=1)]
         return []
 
     def last_save(self, why: str) -> list[SyncerAction]:
         """Write the last checkpoint."""
         if self.syncer.saving:
-            self.syncer.dirty = True  # the one under way may be too early: `_last_saved` asks for another
+            self.syncer.dirty = True  # the one under way may be too early: `saved` asks for another
             return []
         self.syncer.dirty, self.syncer.saving = False, True
         return [Save(why=why)]

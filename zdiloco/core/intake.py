@@ -41,6 +41,7 @@ class Intakes:
     def __init__(self, params: SyncParams, desk: Desk, fleet: Fleet) -> None:
         self.params, self.desk, self.fleet = params, desk, fleet
         self.incoming: dict[tuple[MemberKey, FragmentId], Incoming] = {}
+        self._waiting: dict[tuple[MemberKey, FragmentId], None] = {}
         self.in_merge: dict[FragmentId, list[Held]] = {}
         self._sent_back: dict[tuple[MemberKey, FragmentId], int] = {}
         self.used_bytes = 0
@@ -62,9 +63,9 @@ class Intakes:
         refusal = desk.intake.judge(key, message, epoch)
         if refusal:
             return self._refuse(key, message, refusal, _TEXTS[refusal])
-        return self._admit(key, desk, message)
+        return self._admit(key, message)
 
-    def _admit(self, key: MemberKey, desk: FragmentDesk, message: Contribution) -> list[SyncerAction]:
+    def _admit(self, key: MemberKey, message: Contribution) -> list[SyncerAction]:
         place = (key, message.fragment)
         under_way = self.incoming.get(place)
         actions: list[SyncerAction] = []
@@ -80,6 +81,7 @@ class Intakes:
         if member:
             member.marks[message.fragment] = max(member.marks.get(message.fragment, 0), message.cut_step)
         self.incoming[place] = Incoming(message=message)
+        self._waiting[place] = None
         return actions + self.make_room()
 
     def _check(self, message: Contribution) -> tuple[Refusal, str] | None:
@@ -99,26 +101,36 @@ class Intakes:
         """
         actions: list[SyncerAction] = []
         self.desk.no_room.clear()
-        waiting = [place for place, incoming in self.incoming.items() if not incoming.granted]
-        for key, fragment in waiting:
-            incoming = self.incoming[key, fragment]
-            need = incoming.message.body.nbytes
-            while self.used_bytes + need > self.params.budget_bytes and self._stuck():
-                actions += self._send_back()
+        stuck = True  # until it is known that something moves: asked anew after each that was sent back
+        for key, fragment in list(self._waiting):
+            need = self.incoming[key, fragment].message.body.nbytes
+            while self.used_bytes + need > self.params.budget_bytes and stuck:
+                stuck = self._stuck()
+                actions += self._send_back() if stuck else []
             if self.used_bytes + need > self.params.budget_bytes:
                 self.desk.no_room.setdefault(fragment, set()).add(key)
-                continue
-            incoming.granted = True
-            self.used_bytes += need
-            actions.append(Fetch(key=key, message=incoming.message))
+            else:
+                stuck = False
+                actions.append(self._grant((key, fragment)))
         return actions
+
+    def _grant(self, place: tuple[MemberKey, FragmentId]) -> Fetch:
+        incoming = self.incoming[place]
+        del self._waiting[place]
+        incoming.granted = True
+        self.used_bytes += incoming.message.body.nbytes
+        return Fetch(key=place[0], message=incoming.message)
+
+    def _take_out(self, place: tuple[MemberKey, FragmentId]) -> Incoming:
+        self._waiting.pop(place, None)
+        return self.incoming.pop(place)
 
     def _stuck(self) -> bool:
         """Whether no held contribution can be merged before another one has room."""
-        moving = self.in_merge or any(incoming.granted for incoming in self.incoming.values())
-        counting = [len(self.desk.counting(desk)) for desk in self.desk]
+        if self.in_merge or len(self._waiting) < len(self.incoming):
+            return False  # a merge or a transfer is under way: room or a quorum may come of it
         held = any(desk.intake.held for desk in self.desk)
-        return held and not moving and max(counting) < self.desk.quorum()
+        return held and max(len(self.desk.counting(desk)) for desk in self.desk) < self.desk.quorum()
 
     def _send_back(self) -> list[SyncerAction]:
         held = [held for desk in self.desk for held in desk.intake.held.values()]
@@ -154,7 +166,7 @@ class Intakes:
         incoming = self.incoming.get((key, message.fragment))
         if incoming is None or incoming.message.seq != message.seq:
             return []
-        del self.incoming[key, message.fragment]
+        self._take_out((key, message.fragment))
         self.used_bytes -= message.body.nbytes if incoming.granted else 0
         return self._refuse(key, message, Refusal.BODY, reason) + self.make_room()
 
@@ -164,7 +176,7 @@ class Intakes:
         incoming = self.incoming.get(place)
         if incoming is None or incoming.message.seq != event.id.seq:
             return [Free(id=event.id)]
-        del self.incoming[place]
+        self._take_out(place)
         message = incoming.message
         intake = self.desk.fragments[event.id.fragment].intake
         refusal = Refusal(event.reason) if event.reason else intake.judge(key, message, epoch)
@@ -213,6 +225,9 @@ class Intakes:
     def break_off(self, key: MemberKey) -> list[SyncerAction]:
         """A process is gone: what it was sending will not come; what is held of it stays and is merged."""
         places = [place for place in self.incoming if place[0] == key and not self.incoming[place].fetched]
+        for desk in self.desk:
+            if key not in desk.intake.held:
+                self._sent_back.pop((key, desk.index), None)
         actions = [action for place in places for action in self._let_go(place)]
         return actions + self.make_room()
 
@@ -228,7 +243,7 @@ class Intakes:
         return self._refuse(member.key, message, Refusal.CLOSED, _TEXTS[Refusal.CLOSED])
 
     def _let_go(self, place: tuple[MemberKey, FragmentId]) -> list[SyncerAction]:
-        incoming = self.incoming.pop(place)
+        incoming = self._take_out(place)
         if not incoming.granted:
             return []
         self.used_bytes -= incoming.message.body.nbytes

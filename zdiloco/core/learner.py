@@ -231,7 +231,8 @@ class LearnerMachine:
         if message.epoch < self.epoch or self.phase is _P.LEAVING:
             return []
         if len(message.versions) != len(self.duties):
-            return self._stop(f"the syncer has {len(message.versions)} fragments, this model {len(self.duties)}", 2)
+            counts = f"{len(message.versions)} fragments, this model {len(self.duties)}"
+            return self._stop(f"the syncer has {counts}: set sync.num_fragments alike", 2)
         again = message.epoch == self.epoch and self.phase in (_P.TRAINING, _P.RESTORING)
         if again:
             return []

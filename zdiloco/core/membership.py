@@ -4,7 +4,8 @@ Rule: states move only along TABLE. Only LIVE, SUSPECT and QUARANTINED members c
 count for the quorum; only LIVE ones are waited for.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -65,7 +66,7 @@ TABLE: dict[tuple[MemberState, MemberEvent], MemberState] = {
     (_S.GONE, _E.LEFT): _S.FINISHED,
 }
 COUNTED = frozenset({_S.LIVE, _S.SUSPECT})
-CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED, _S.JOINING})
+CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED})
 
 
 @dataclass(slots=True)
@@ -96,12 +97,15 @@ class Member:
     staleness: Average = field(default_factory=lambda: Average(0.125))
     refused: dict[str, int] = field(default_factory=dict)
     why: str = "welcomed"
+    moved: Callable[[], None] | None = None
 
     def move(self, event: MemberEvent, why: str) -> None:
         """Go where TABLE says; anything else is our mistake."""
         if (self.state, event) not in TABLE:
             raise MachineError(f"member {self.key.name}: {event} while {self.state}")
         self.state, self.why = TABLE[self.state, event], why
+        if self.moved:
+            self.moved()
 
     def report(self, step: int, now: float) -> None:
         """Take the member's step count; the pace is measured on our clock, between two reports of progress."""
@@ -128,6 +132,23 @@ class Fleet:
         self.replaced: set[MemberKey] = set()
         self.offenders: set[str] = set()
         self.order = 0
+        self._silence_at: float | None = None
+        self._counted: list[Member] | None = None
+        self._live: set[MemberKey] = set()
+        self._quarantined: set[MemberKey] = set()
+
+    def _changed(self) -> None:
+        """Somebody came or moved: who counts, who is waited for and whose silence is due is found anew."""
+        self._silence_at = self._counted = None
+
+    def _sorted_out(self) -> list[Member]:
+        """The counted members; with them, who is live and who is in quarantine. Found once per change of the fleet."""
+        if self._counted is None:
+            members = self.members.values()
+            self._counted = [member for member in members if member.state in COUNTED]
+            self._live = {member.key for member in members if member.state is MemberState.LIVE}
+            self._quarantined = {member.key for member in members if member.state is MemberState.QUARANTINED}
+        return self._counted
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
@@ -157,7 +178,9 @@ class Fleet:
             average.share = self.params.average
         if known and known.key == key:
             member.refused, member.rounds, member.merged_tokens = known.refused, known.rounds, known.merged_tokens
+        member.moved = self._changed
         self.members[key.name] = member
+        self._changed()
         return member, old
 
     def hear(self, key: MemberKey, now: float) -> Member | None:
@@ -177,8 +200,10 @@ class Fleet:
             member.move(MemberEvent.OFFENDED, "in quarantine until one clean round")
 
     def judge_silence(self, now: float) -> list[Member]:
-        """Move silent members on; returns those whose state changed."""
-        changed = []
+        """Move silent members on; returns those whose state changed. Signs of life only ever move that moment on."""
+        changed: list[Member] = []
+        if self._silence_at is not None and now < self._silence_at:
+            return changed
         for member in self.members.values():
             silent = now - member.heard_at
             if now >= member.heard_at + self.params.gone_after_s and (member.state, MemberEvent.LOST) in TABLE:
@@ -187,22 +212,32 @@ class Fleet:
             elif now >= member.heard_at + self.params.suspect_after_s and (member.state, MemberEvent.SILENT) in TABLE:
                 member.move(MemberEvent.SILENT, f"silent for {silent:.1f} s")
                 changed.append(member)
+        self._silence_at = None
         return changed
 
     def silence_due(self) -> float | None:
-        """The next moment at which somebody's silence has to be judged."""
-        due = []
+        """The next moment at which somebody's silence may have to be judged; never later than it must be."""
+        if self._silence_at is None:
+            self._silence_at = min(self._dues(), default=math.inf)
+        return None if self._silence_at == math.inf else self._silence_at
+
+    def _dues(self) -> Iterator[float]:
         for member in self.members.values():
             if (member.state, MemberEvent.SILENT) in TABLE:
-                due.append(member.heard_at + self.params.suspect_after_s)
+                yield member.heard_at + self.params.suspect_after_s
             elif (member.state, MemberEvent.LOST) in TABLE:
-                due.append(member.heard_at + self.params.gone_after_s)
-        return min(due, default=None)
+                yield member.heard_at + self.params.gone_after_s
 
     def counted(self) -> list[Member]:
-        """Members that count for the quorum."""
-        return [member for member in self.members.values() if member.state in COUNTED]
+        """Members that count for the quorum. Not to be changed."""
+        return self._sorted_out()
 
     def waited_for(self) -> set[MemberKey]:
-        """Members that a round waits for."""
-        return {member.key for member in self.members.values() if member.state is MemberState.LIVE}
+        """Members that a round waits for. Not to be changed."""
+        self._sorted_out()
+        return self._live
+
+    def quarantined(self) -> set[MemberKey]:
+        """Members in quarantine. Not to be changed."""
+        self._sorted_out()
+        return self._quarantined

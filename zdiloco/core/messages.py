@@ -7,10 +7,8 @@ bounds. Everything of a size that depends on the model or the fleet travels as a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zdiloco.units import NO_EPOCH, Epoch, FragmentId, Stamp
+from zdiloco.units import MAX_FRAGMENTS, NO_EPOCH, Epoch, FragmentId, Stamp
 
-MAX_FRAGMENTS = 512
-"""Most fragments that one run may have: their stamps must fit into one 16 KiB header."""
 MAX_NAME = 64
 MAX_TEXT = 512
 MAX_COUNT = 2**53
@@ -150,7 +148,7 @@ class Contribution:
 
     def __post_init__(self) -> None:
         every = (0, MAX_COUNT)
-        check_range(self, fragment=(0, MAX_FRAGMENTS), seq=(1, MAX_COUNT), after=every, steps=every, tokens=every)
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), seq=(1, MAX_COUNT), after=every, steps=every, tokens=every)
         check_range(self, cut_step=every, version=every)
         check_text(self, codec=MAX_NAME)
         check_stamps(self, self.stamp)
@@ -166,7 +164,7 @@ class Decline:
     eta_s: float
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS), version=(0, MAX_COUNT), eta_s=(0, 1e9))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), version=(0, MAX_COUNT), eta_s=(0, 1e9))
         check_text(self, reason=MAX_TEXT)
 
 
@@ -177,7 +175,7 @@ class Pull:
     fragment: FragmentId
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +197,7 @@ class InitialOffer:
     body: Body
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +211,7 @@ class Handback:
     body: Body
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS), value_bytes=(0, MAX_COUNT))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), value_bytes=(0, MAX_COUNT))
         check_text(self, codec=MAX_NAME)
         check_stamps(self, self.stamp)
 
@@ -284,7 +282,7 @@ class HandbackRequest:
     fragment: FragmentId
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,7 +294,7 @@ class Ack:
     merged: int
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS), held=(0, MAX_COUNT), merged=(0, MAX_COUNT))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), held=(0, MAX_COUNT), merged=(0, MAX_COUNT))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -309,7 +307,7 @@ class Refused:
     text: str
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS), seq=(0, MAX_COUNT))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), seq=(0, MAX_COUNT))
         check_text(self, reason=MAX_NAME, text=MAX_TEXT)
 
 
@@ -323,7 +321,7 @@ class Call:
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
-        check_range(self, fragment=(0, MAX_FRAGMENTS), version=(1, MAX_COUNT))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), version=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -342,7 +340,7 @@ class Update:
     body: Body
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS), value_bytes=(0, MAX_COUNT))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), value_bytes=(0, MAX_COUNT))
         check_text(self, codec=MAX_NAME)
         check_stamps(self, self.stamp)
 

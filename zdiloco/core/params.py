@@ -19,7 +19,7 @@ def check_knobs(owner: object, section: str, **bounds: tuple[float, float]) -> N
     for name, (low, high) in bounds.items():
         value = getattr(owner, name)
         if not low <= value <= high:
-            raise ConfigError(f"{section}.{name} is {value}; allowed is {low:g} to {high:g}")
+            raise ConfigError(f"{section}.{name} is {value}; allowed is {low:,} to {high:,}")
 
 
 def check_choices(owner: object, section: str, **choices: tuple[str, ...]) -> None:

@@ -126,12 +126,18 @@ class Reception:
 
     def _check_hello(self, key: MemberKey, hello: Hello) -> Unwelcome | None:
         if hello.run_id and hello.run_id != self.syncer.run_id:
-            text = f"you belong to run {hello.run_id!r}, this syncer serves {self.syncer.run_id!r}"
+            text = (
+                f"you belong to run {hello.run_id!r}, this syncer serves {self.syncer.run_id!r}: take the run.toml of "
+                "that run, or start this learner anew"
+            )
             return Unwelcome(reason="run", text=text, fatal=True)
         if key in self.syncer.fleet.replaced:
             return self._replaced(key)
         if self.syncer.layout_digest and not hello.watching and hello.layout_digest != self.syncer.layout_digest:
-            text = f"your model's layout is {hello.layout_digest}, this run's is {self.syncer.layout_digest}"
+            text = (
+                f"your model's layout is {hello.layout_digest}, this run's is {self.syncer.layout_digest}: the model, "
+                "sync.num_fragments and learner.strategy must be the same everywhere"
+            )
             return Unwelcome(reason="layout", text=text, fatal=True)
         return None
 

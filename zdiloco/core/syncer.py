@@ -125,7 +125,7 @@ class SyncerMachine:
             due += [self.desk.deadline(), self.fleet.silence_due()]
         if self.phase is _P.RECOVERING and self.reception.recovery:
             due.append(self.reception.recovery.due_at())
-        if self.phase is _P.DRAINING or (self.phase is _P.SAVING and self.farewell):
+        if self.phase in (_P.DRAINING, _P.SAVING):
             due.append(self.drain_ends)
         return min(at for at in due if at is not None)
 
@@ -199,7 +199,7 @@ class SyncerMachine:
             member.report(message.cut_step, now)
         desk = self._desk_of(message.fragment)
         actions = self._begin(member, now) + self.intakes.offer(member, message, self.epoch)
-        return actions + (self.close(self.desk.judge_one(desk, now)) if desk else [])
+        return actions + (self.close(self.desk.judge_one(desk, now)) if desk and self.desk.no_room else [])
 
     def _decline(self, member: Member, message: Decline, now: float) -> list[SyncerAction]:
         desk = self._desk_of(message.fragment)
@@ -225,10 +225,12 @@ class SyncerMachine:
 
     def _fetched(self, event: Fetched, now: float) -> list[SyncerAction]:
         message, key = event.message, event.key
-        if isinstance(message, LayoutOffer):
-            return [TakeLayout(key=key, message=message)] if key == self.reception.donation.donor else []
-        if isinstance(message, InitialOffer):
-            return [TakeInitial(key=key, message=message)] if key == self.reception.donation.donor else []
+        if isinstance(message, LayoutOffer | InitialOffer):
+            if self.phase is not _P.EMPTY or key != self.reception.donation.donor:
+                return [CancelFetch(key=key, message=message)]
+            if isinstance(message, LayoutOffer):
+                return [TakeLayout(key=key, message=message)]
+            return [TakeInitial(key=key, message=message)]
         if isinstance(message, Handback):
             fits = (
                 self.phase is _P.RECOVERING

@@ -16,11 +16,11 @@ from zdiloco.errors import ConfigError, MalformedFrame
 from zdiloco.tensor.inventory import inventory
 from zdiloco.tensor.partition import STRATEGIES, partition
 from zdiloco.tensor.spec import MAX_NAME_CHARS, MAX_NUMEL, TensorKind, TensorSpec
+from zdiloco.units import MAX_FRAGMENTS
 
 __all__ = ["Fragment", "Layout", "TensorKind", "TensorSpec", "first_difference", "layout_of"]
 
 FORMAT = 1
-MAX_FRAGMENTS = 4096
 MAX_TENSORS = 262_144
 
 

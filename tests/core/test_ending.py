@@ -1,0 +1,57 @@
+"""How a syncer ends, and what it lets go: every wait has an end, every body that is not wanted is freed."""
+
+import pytest
+
+from tests.core.bodies import body_of
+from tests.core.fleet import World
+from zdiloco.core import machine as m
+from zdiloco.core.messages import MAX_COUNT, Hello, InitialOffer, LayoutOffer, Welcome
+from zdiloco.core.params import SyncParams
+from zdiloco.core.syncer import SyncerMachine
+from zdiloco.units import MAX_FRAGMENTS, Epoch, MemberKey
+
+
+def test_a_last_checkpoint_that_never_comes_ends_with_1() -> None:
+    world = World(SyncParams(drain_s=5.0), 2)
+    world.join("a")
+    world.run(10.0)
+    site = world.site
+    world.finish_save = lambda site: None  # a disk that hangs
+    world.tell_syncer(site, m.LeaveRequested(reason="asked"))
+    world.run(14.9)
+    assert site.alive
+    world.run(15.1)
+    assert not site.alive
+    assert "sync.drain_s (5 s)" in world.stops[-1]
+
+
+def test_a_last_checkpoint_that_comes_late_is_waited_for() -> None:
+    world = World(SyncParams(drain_s=5.0), 2)
+    world.join("a")
+    world.run(10.0)
+    site, finish = world.site, world.finish_save
+    world.finish_save = lambda site: world.at(4.0, lambda: finish(site))
+    world.tell_syncer(site, m.LeaveRequested(reason="asked"))
+    world.run(16.0)
+    assert world.stops[-1] == "syncer: asked to leave; the state is saved"
+
+
+@pytest.mark.parametrize(
+    "message", [LayoutOffer(digest="layout", body=body_of("l")), InitialOffer(fragment=0, body=body_of("i"))]
+)
+def test_a_body_of_a_former_donor_is_let_go(message: m.Fetchable) -> None:
+    machine = SyncerMachine(SyncParams(), run_id="run", ident=1, now=0.0)
+    former, donor = MemberKey("a", 1), MemberKey("b", 2)
+    for at, key in ((0.0, former), (10.0, donor)):
+        machine.handle(m.Received(key=key, message=Hello(name=key.name, incarnation=key.incarnation)), at)
+    machine.handle(m.TimerDue(), 10.0)
+    assert machine.reception.donation.donor == donor
+    assert m.CancelFetch(key=former, message=message) in machine.handle(m.Fetched(key=former, message=message), 10.1)
+
+
+def test_as_many_fragments_as_a_run_may_have_fit_a_welcome() -> None:
+    versions = (MAX_COUNT,) * MAX_FRAGMENTS
+    welcome = Welcome(epoch=Epoch(1, 1), run_id="run", order=1, layout_digest="layout", versions=versions, progress=0.0)
+    assert len(welcome.versions) == MAX_FRAGMENTS
+    with pytest.raises(ValueError, match=r"InitialOffer\.fragment is 512"):
+        InitialOffer(fragment=MAX_FRAGMENTS, body=body_of("i"))
