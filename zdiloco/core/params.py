@@ -14,12 +14,17 @@ def knob(default: Any, doc: str, unit: str = "") -> Any:
     return field(default=default, metadata={"doc": doc, "unit": unit})
 
 
+def plain(number: float) -> str:
+    """A bound as people write it: whole numbers without point or exponent."""
+    return str(int(number)) if number == int(number) else repr(number)
+
+
 def check_knobs(owner: object, section: str, **bounds: tuple[float, float]) -> None:
     """Raise ConfigError unless each named field lies in its closed interval."""
     for name, (low, high) in bounds.items():
         value = getattr(owner, name)
         if not low <= value <= high:
-            raise ConfigError(f"{section}.{name} is {value}; allowed is {low:,} to {high:,}")
+            raise ConfigError(f"{section}.{name} is {value}; allowed is {plain(low)} to {plain(high)}")
 
 
 def check_choices(owner: object, section: str, **choices: tuple[str, ...]) -> None:
