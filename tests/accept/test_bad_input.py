@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from tests.accept.stage import Child, Stage
+from tests.accept.stage import SLOW_MACHINE_S, Child, Stage
 
-pytestmark = [pytest.mark.net, pytest.mark.proc]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
 
 
 def one_line(child: Child, code: int) -> str:

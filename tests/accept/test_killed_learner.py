@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.accept.stage import Stage, assert_balanced
+from tests.accept.stage import SLOW_MACHINE_S, Stage, assert_balanced
 
-pytestmark = [pytest.mark.net, pytest.mark.proc]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
 
 
 def test_survivors_go_on_and_the_dead_comes_back(stage: Stage) -> None:
@@ -34,6 +34,7 @@ def test_survivors_go_on_and_the_dead_comes_back(stage: Stage) -> None:
     assert len(fates) == 3
     assert_balanced(fates)
     of_the_dead = fates[f"victim:{dead.key.incarnation:016x}"]
-    assert all(row.merged > 0 and row.left == 0 for row in of_the_dead)
+    assert sum(row.merged for row in of_the_dead) > 0
+    assert sum(row.left for row in of_the_dead) == 0
     alive = [row for process, rows in fates.items() if rows is not of_the_dead for row in rows]
     assert sum(row.lost + row.dropped for row in alive) == 0

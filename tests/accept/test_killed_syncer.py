@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.accept.stage import Stage, assert_balanced
+from tests.accept.stage import SLOW_MACHINE_S, Stage, assert_balanced
 
-pytestmark = [pytest.mark.net, pytest.mark.proc]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
 
 
 def test_the_fleet_outlives_its_syncer(stage: Stage) -> None:

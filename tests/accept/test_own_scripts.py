@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from tests.accept.own_script import BATCH, LENGTH, TopicNet, batch
-from tests.accept.stage import Stage, assert_balanced
+from tests.accept.stage import SLOW_MACHINE_S, Stage, assert_balanced
 from zdiloco.node.store import Cut
 from zdiloco.tensor.binding import Binding
 from zdiloco.tensor.layout import Layout
 
-pytestmark = [pytest.mark.net, pytest.mark.proc]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
 TARGET_TOKENS = 500 * BATCH * LENGTH
 MARGIN = 0.3
 """Of the first loss, which is that of guessing: ln 4."""

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from tests.accept.stage import LEAVE_S, Child, Stage, assert_balanced
+from tests.accept.stage import LEAVE_S, SLOW_MACHINE_S, Child, Stage, assert_balanced
 
-pytestmark = [pytest.mark.net, pytest.mark.proc]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
 CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}
 AT_ONCE_S = 1.0
 

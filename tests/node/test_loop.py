@@ -224,6 +224,31 @@ def test_a_peer_that_is_not_there_costs_nothing(pair: Pair) -> None:
     assert pair.up.roads.of(nobody).dropped == 4
 
 
+def test_a_flush_sends_no_more_than_it_may_and_starves_nobody(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    roads, sent, full = pair.up.roads, list[str](), {"p3"}
+
+    def accept(road: Road, key: MemberKey, frames: list[Any]) -> bool:
+        if key.name not in full:
+            sent.append(key.name)
+        return key.name not in full
+
+    monkeypatch.setattr(roads, "_try", accept)
+    pair.up.transfers.outbox.add("t/1", payload_of(3_000), 1024)
+    chunks = pair.up.transfers.outbox.broadcast("t/1")
+    peers = [MemberKey(f"p{index}", 1) for index in range(10)]
+    for key in peers:
+        roads.send_chunks(key, chunks)
+    for _ in range(3):
+        before = len(sent)
+        roads.flush(3)
+        assert len(sent) - before == 3, "whoever's socket is full does not count"
+    assert sorted(sent) == [f"p{index}" for index in range(10) if index != 3]
+    full.clear()
+    roads.flush(100)
+    assert all(sent.count(key.name) == 3 for key in peers)
+    assert not roads.waiting
+
+
 def test_a_stopped_loop_ends_when_nothing_waits(pair: Pair) -> None:
     pair.up.role.due = monotonic()
     pair.up.wake.post(lambda: pair.up.loop.stop(5.0))

@@ -3,6 +3,7 @@
 import pytest
 
 from zdiloco.errors import ConfigError
+from zdiloco.wire import inbox as inbox_file
 from zdiloco.wire.assembly import Outcome
 from zdiloco.wire.flow import InboxParams
 from zdiloco.wire.inbox import Inbox
@@ -42,6 +43,27 @@ def test_an_outage_does_not_make_the_next_stall_longer() -> None:
 
 
 def test_params_are_checked() -> None:
-    for wrong in ({"budget_bytes": 0}, {"window_bytes": 2**40}, {"stall_s": 0.0}, {"stall_s": 11.0}, {"give_up_s": -1}):
-        with pytest.raises(ConfigError, match=r"net\."):
+    for wrong in ({"window_bytes": 2**40}, {"stall_s": 0.0}, {"stall_s": 11.0}, {"give_up_s": -1}):
+        key = "give_up_s" if wrong == {"stall_s": 11.0} else next(iter(wrong))
+        with pytest.raises(ConfigError, match=rf"^net\.{key} is "):
             InboxParams(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^inbox\.budget_bytes is 0"):
+        InboxParams(budget_bytes=0)
+
+
+def test_peers_that_are_gone_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_file, "IDLE_PEERS", 3)
+    inbox, box = Inbox(PARAMS), Outbox()
+    body = box.add("a", bytes(CHUNK), CHUNK)
+    (chunk,) = box.broadcast("a")
+    inbox.expect("busy", body, 0.0)
+    for peer in range(20):
+        for name in (peer, "regular"):
+            inbox.expect(name, body, 0.0)
+            assert inbox.on_chunk(name, chunk.header, chunk.view, 0.0) is Outcome.COMPLETE
+            assert (name, False) in inbox._streams, "its body is held here"
+            assert inbox.release(name, "a")
+    assert set(inbox._streams) == {("busy", False), ("regular", False), (18, False), (19, False)}
+    inbox.cancel_peer("busy")
+    assert "busy" not in {peer for peer, _ in inbox._streams}
+    assert len(inbox._idle) <= 3

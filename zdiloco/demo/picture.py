@@ -43,7 +43,7 @@ def draw(scene: Scene, path: Path) -> Path:
         _rounds(below, scene)
         for axes in (above, below):
             _marks(axes, scene)
-        above.legend(loc="upper right", frameon=False, ncols=2)
+        above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, ncols=len(scene.names) + 2)
         try:
             figure.savefig(path, format="png")
         except OSError as error:

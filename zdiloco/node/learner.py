@@ -33,7 +33,6 @@ from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
 from zdiloco.tensor.binding import Binding
 from zdiloco.units import NO_EPOCH, Epoch, MemberKey
-from zdiloco.wire.flow import InboxParams
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,18 @@ class LearnerNode:
         )
         self._counters = CounterFile(settings.run.path, key, len(self.layout.fragments))
         self._body = LearnerBody(Binding(model, self.layout), settings.learner.codec)
-        self._open(key)
+        self.wake = Wake()
+        self._worker = Worker("zdiloco-worker", self._fail)
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._roads = Roads({}, server=False)
+        try:
+            self._open(key)
+        except BaseException:
+            self._worker.close(0.5)
+            self._context.destroy(0)  # with every socket of it
+            self.wake.close()
+            self._counters.close()
+            raise
         self._join()
 
     # ---- what the training loop sees
@@ -183,22 +193,12 @@ class LearnerNode:
 
     def _open(self, key: MemberKey) -> None:
         net = self.settings.net
-        self.wake = Wake()
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._roads = Roads({}, server=False)
-        try:
-            dial(self._roads.sockets, self._context, self.settings.net, key, 4 * max(self.layout.numels))
-        except BaseException:
-            self._roads.close(0)
-            self._context.term()
-            raise
+        dial(self._roads.sockets, self._context, net, key, 4 * max(self.layout.numels))
         self._loop = Loop(self._roads, self.wake, self._clock)
-        params = InboxParams(
-            budget_bytes=net.receive_bytes, window_bytes=net.window_bytes, stall_s=net.stall_s, give_up_s=net.give_up_s
-        )
+        params = net.inbox(net.receive_bytes)
         self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=True)
-        self._worker = Worker("zdiloco-worker", self._fail)
         parts = LearnerParts(
+            name=key.name,
             settings=self.settings,
             clock=self._clock,
             wake=self.wake,
@@ -276,8 +276,6 @@ class LearnerNode:
             if not at_boundary:
                 raise MachineError(f"{type(action).__name__} away from a boundary")
             self._touch(action)
-        elif isinstance(action, m.Note):
-            log.log(getattr(logging, action.level.upper()), "%s: %s why=%r", self.key.name, action.what, action.why)
         elif isinstance(action, m.Prepare):
             self._acts.give_prepare(action)
         elif isinstance(action, m.SendInitial):
@@ -337,6 +335,8 @@ class LearnerNode:
             self._failure = self._failure or error
         finally:
             self._over.set()
+            for note in [action for action in list(self._net) if isinstance(action, m.Note)]:
+                self._acts.do(note)
             self._roads.close(0 if self._failure else LINGER_MS)
             self._context.term()
             self._poke.set()

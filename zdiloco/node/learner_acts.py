@@ -35,8 +35,9 @@ MAX_RECORD_BYTES = 2**23
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearnerParts:
-    """What the acts of a learner work with; `feed` hands an event to the machine, from the network thread."""
+    """What the acts of the learner `name` work with; `feed` hands an event to the machine, from the network thread."""
 
+    name: str
     settings: Settings
     clock: Clock
     wake: Wake
@@ -64,6 +65,9 @@ class LearnerActs:
 
     def _send(self, action: m.Send) -> None:
         self._parts.roads.send(action.key, action.message)
+
+    def _note(self, action: m.Note) -> None:
+        log.log(getattr(logging, action.level.upper()), "%s: %s why=%r", self._parts.name, action.what, action.why)
 
     def _stop(self, action: m.Stop) -> None:
         self._parts.stop(action)
@@ -228,6 +232,7 @@ class LearnerActs:
 
     _ACTIONS: ClassVar[dict[type, Callable[..., None]]] = {
         m.Send: _send,
+        m.Note: _note,
         m.Stop: _stop,
         m.Forget: _forget,
         m.Receive: _receive,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from zdiloco.core.params import LearnerParams, SyncParams, check_choices, check_knobs, knob
 from zdiloco.errors import ConfigError
+from zdiloco.wire.flow import InboxParams, check_flow
 
 if TYPE_CHECKING:
     from zdiloco.tensor.outer import OuterParams
@@ -76,16 +77,17 @@ class NetParams:
     port: int = knob(5700, "first of four consecutive ports", "port")
     insecure: bool = knob(False, "allow a listen address other than loopback, without keys: anybody may then join")
     chunk_bytes: int = knob(2**20, "payload of one chunk", "bytes")
-    window_bytes: int = knob(2**23, "bytes of one transfer that may be under way unacknowledged", "bytes")
+    window_bytes: int = knob(2**23, "most bytes under way from one peer: twice bandwidth x delay", "bytes")
     receive_bytes: int = knob(2**32, "memory of a learner for updates under way", "bytes")
     stall_s: float = knob(2.0, "a transfer without a chunk for so long is asked for again", "s")
     give_up_s: float = knob(30.0, "a transfer without progress for so long is given up", "s")
     leave_s: float = knob(3.5, "a leaving process pushes what fits for at most so long", "s")
 
     def __post_init__(self) -> None:
-        check_knobs(self, "net", port=(1024, 65532), chunk_bytes=(1024, 2**23), window_bytes=(1024, 2**30))
+        check_knobs(self, "net", port=(1024, 65532), chunk_bytes=(1024, 2**23))
         check_knobs(self, "net", receive_bytes=(2**16, 2**50), stall_s=(0.01, 3600), give_up_s=(0.01, 1e6))
         check_knobs(self, "net", leave_s=(0, 3600))
+        check_flow(self.window_bytes, self.stall_s, self.give_up_s)
         if self.window_bytes < self.chunk_bytes:
             raise ConfigError(f"net.window_bytes is {self.window_bytes}; it must hold a chunk of {self.chunk_bytes}")
         if self.listen not in LOOPBACK and not self.insecure:
@@ -93,6 +95,15 @@ class NetParams:
                 f"net.listen is {self.listen!r}: without keys only loopback is bound ({', '.join(LOOPBACK)}). Set "
                 "net.insecure = true where you trust everybody who can reach this address"
             )
+
+    def inbox(self, budget_bytes: int) -> InboxParams:
+        """How an inbox with so much memory is to work."""
+        return InboxParams(
+            budget_bytes=budget_bytes,
+            window_bytes=self.window_bytes,
+            stall_s=self.stall_s,
+            give_up_s=self.give_up_s,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

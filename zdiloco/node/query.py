@@ -20,7 +20,6 @@ from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.units import MemberKey
 from zdiloco.wire.bodies import decode_map
-from zdiloco.wire.flow import InboxParams
 
 MAX_STATUS_BYTES = 2**26
 ASK_AGAIN_S = 1.0
@@ -32,19 +31,24 @@ class Query:
     def __init__(self, net: NetParams, *, clock: Clock = monotonic) -> None:
         check_library()
         self._net, self._clock = net, clock
-        self._context: zmq.Context[Any] = zmq.Context()
-        key = MemberKey("status", secrets.randbits(63) + 1)
-        sockets = {road: dialling(self._context, road, net, key) for road in (Road.CONTROL, Road.BULK)}
-        self._roads = Roads(sockets, server=False)
         self._wake = Wake()
-        self._loop = Loop(self._roads, self._wake, clock)
-        params = InboxParams(
-            budget_bytes=MAX_STATUS_BYTES, window_bytes=net.window_bytes, stall_s=net.stall_s, give_up_s=net.give_up_s
-        )
-        self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=False)
+        self._context: zmq.Context[Any] = zmq.Context()
+        try:
+            self._open(net)
+        except BaseException:
+            self.close()
+            raise
         self._answer: dict[str, Any] | None = None
         self._asked_at = float("-inf")
         self._ends = float("inf")
+
+    def _open(self, net: NetParams) -> None:
+        key = MemberKey("status", secrets.randbits(63) + 1)
+        sockets = {road: dialling(self._context, road, net, key) for road in (Road.CONTROL, Road.BULK)}
+        self._roads = Roads(sockets, server=False)
+        self._loop = Loop(self._roads, self._wake, self._clock)
+        params = net.inbox(MAX_STATUS_BYTES)
+        self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=False)
 
     def ask(self, timeout_s: float) -> dict[str, Any]:
         """Return the syncer's status. Raises LinkError where no answer comes within `timeout_s`."""
@@ -62,8 +66,7 @@ class Query:
 
     def close(self) -> None:
         """Hang up; harmless when repeated."""
-        self._roads.close(0)
-        self._context.term()
+        self._context.destroy(0)  # with every socket of it
         self._wake.close()
 
     def __enter__(self) -> "Query":

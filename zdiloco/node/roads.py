@@ -135,14 +135,22 @@ class Roads:
         self.sockets[road].send_multipart(frames, zmq.NOBLOCK, copy=False)
 
     def flush(self, most_chunks: int) -> None:
-        """Try again what waits: control first, then up to `most_chunks` chunks, the peers in turn."""
+        """Try again what waits: control first, then at most `most_chunks` chunks, the peers in turn.
+
+        Whoever was sent one comes last, in the next call too: so everybody's turn comes, however many there are.
+        """
         for key in list(self._control):
             self._flush_control(key)
-        ready = list(self._bulk)
+        turns = deque(self._bulk)
         sent = 0
-        while ready and sent < most_chunks:
-            ready = [key for key in ready if self._send_chunk(key)]
-            sent += len(ready)
+        while turns and sent < most_chunks:
+            key = turns.popleft()
+            if not self._send_chunk(key):
+                continue
+            sent += 1
+            if key in self._bulk:
+                self._bulk[key] = self._bulk.pop(key)
+                turns.append(key)
 
     def _flush_control(self, key: MemberKey) -> None:
         waiting = self._control[key]
@@ -152,14 +160,14 @@ class Roads:
             del self._control[key]
 
     def _send_chunk(self, key: MemberKey) -> bool:
-        """Send the oldest chunk for this peer; False: it must wait, or nothing is left."""
+        """Send the oldest chunk for this peer; False: it must wait."""
         waiting = self._bulk[key]
         if not self._try(Road.BULK, key, [encode(waiting[0].header), waiting[0].view]):
             return False
         waiting.popleft()
         if not waiting:
             del self._bulk[key]
-        return bool(waiting)
+        return True
 
     def _try(self, road: Road, key: MemberKey, frames: Frames) -> bool:
         """Hand frames to the socket; False: it is full. A peer that is not there any more counts as sent and lost."""

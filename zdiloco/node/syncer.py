@@ -31,7 +31,6 @@ from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
 from zdiloco.tensor.layout import Layout
 from zdiloco.units import Epoch, MemberKey
-from zdiloco.wire.flow import InboxParams
 
 log = logging.getLogger(__name__)
 
@@ -71,21 +70,39 @@ class SyncerNode:
     # ---- opening
 
     def _open(self, fresh: bool) -> None:
-        run, sync = self.settings.run, self.settings.sync
+        run = self.settings.run
         cut = self.store.load()
         if cut is not None and fresh:
             raise ConfigError(f"run.dir {run.dir} holds a checkpoint: --fresh wants a folder without one")
         self.body = SyncerBody(self.settings.merge, run.init)
         layout = self.body.restore(cut) if cut is not None else None
-        self._open_sockets(layout)
+        self._workers: list[Worker] = []
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.wake = Wake()
+        try:
+            self._open_sockets(layout)
+            self._assemble(cut, layout)
+            self.journal = Journal(run.path)
+        except BaseException:
+            for worker in self._workers:
+                worker.close(0.5)
+            self.context.destroy(0)  # with every socket of it
+            self.wake.close()
+            raise
+        self.journal.start(self.clock(), {"run_id": self.machine.run_id, "target_tokens": run.target_tokens})
+
+    def _assemble(self, cut: Cut | None, layout: Layout | None) -> None:
+        run = self.settings.run
         self.machine = SyncerMachine(
-            sync,
+            self.settings.sync,
             run_id=cut.run_id if cut else f"{run.name[:40]}-{secrets.token_hex(6)}",
             ident=secrets.randbits(64),
             now=self.clock(),
             target_tokens=run.target_tokens,
             known=_known(cut, layout, self.store.highest_epoch) if cut and layout else None,
         )
+        for name in ("zdiloco-worker", "zdiloco-saver"):
+            self._workers.append(Worker(name, self._fail))
         parts = SyncerParts(
             settings=self.settings,
             clock=self.clock,
@@ -95,40 +112,24 @@ class SyncerNode:
             shelf=self.shelf,
             body=self.body,
             store=self.store,
-            worker=Worker("zdiloco-worker", self._fail),
-            saver=Worker("zdiloco-saver", self._fail),
+            worker=self._workers[0],
+            saver=self._workers[1],
             feed=self._feed,
             widen=self._widen,
             stop=self._stop,
             identity=lambda: (self.machine.run_id, self.machine.epoch),
             status=lambda: status_of(self),
         )
-        self._workers = (parts.worker, parts.saver)
         self.acts = SyncerActs(parts)
-        self.journal = Journal(run.path)
-        self.journal.start(self.clock(), {"run_id": self.machine.run_id, "target_tokens": run.target_tokens})
 
     def _open_sockets(self, layout: Layout | None) -> None:
         net = self.settings.net
-        self.context: zmq.Context[Any] = zmq.Context()
         sockets: dict[Road, Any] = {}
-        try:
-            for road in Road:
-                sockets[road] = serving(self.context, road, net, self._hwm(layout) if road is Road.BULK_CAST else 0)
-        except BaseException:
-            for socket in sockets.values():
-                socket.close(0)
-            self.context.term()
-            raise
-        self.wake = Wake()
+        for road in Road:
+            sockets[road] = serving(self.context, road, net, self._hwm(layout) if road is Road.BULK_CAST else 0)
         self.roads = Roads(sockets, server=True)
         self.loop = Loop(self.roads, self.wake, self.clock)
-        params = InboxParams(
-            budget_bytes=self.settings.sync.budget_bytes,
-            window_bytes=net.window_bytes,
-            stall_s=net.stall_s,
-            give_up_s=net.give_up_s,
-        )
+        params = net.inbox(self.settings.sync.budget_bytes)
         self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
         self.shelf = Shelf(self.transfers.outbox)
         self.transfers.on_credit = self.shelf.used

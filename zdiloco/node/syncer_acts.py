@@ -64,6 +64,7 @@ class SyncerActs:
         self._fetching: dict[tuple[MemberKey, str], m.Fetchable] = {}
         self._fetched: dict[tuple[MemberKey, str], memoryview] = {}
         self._full: dict[int, Update] = {}
+        self._askers: dict[tuple[int, Stamp | None], dict[MemberKey, None]] = {}
         self._stamps: dict[int, Stamp] = {}
         self._answers = 0
         self._donor: MemberKey | None = None
@@ -270,24 +271,32 @@ class SyncerActs:
         self._parts.roads.cast_chunks(self._parts.transfers.outbox.broadcast(action.update.body.transfer))
 
     def _serve(self, action: m.Serve) -> None:
+        """Offer the whole state. It is copied once for all who ask until it is there; by stamp, so nobody who asks
+        after a restamp gets what was cut before it."""
+        place = (action.fragment, self._stamps.get(action.fragment))
         ready = self._full.get(action.fragment)
-        if ready is not None and ready.stamp == self._stamps.get(action.fragment):
+        if ready is not None and ready.stamp == place[1]:
             self._parts.roads.send(action.key, ready)
             return
+        if place in self._askers:
+            self._askers[place][action.key] = None
+            return
+        self._askers[place] = {action.key: None}
 
         def work() -> None:
             published = self._parts.body.published(action.fragment)
             body = join_update(_view(published), published.record)
-            self._parts.wake.post(partial(self._served, action.key, published, body))
+            self._parts.wake.post(partial(self._served, place, published, body))
 
         self._parts.worker.submit(work)
 
-    def _served(self, key: MemberKey, published: Published, body: bytes) -> None:
+    def _served(self, place: tuple[int, Stamp | None], published: Published, body: bytes) -> None:
         ready = self._full.get(published.fragment)
         if ready is None or ready.stamp != published.stamp:
             ready = self._offer(published, body)
             self._full[published.fragment] = ready
-        self._parts.roads.send(key, ready)
+        for key in self._askers.pop(place):
+            self._parts.roads.send(key, ready)
 
     # ---- disk and status
 

@@ -16,10 +16,23 @@ from zdiloco.wire.assembly import Assembly
 from zdiloco.wire.frames import CHUNK_BYTES
 from zdiloco.wire.transfer import MAX_RANGES, Credit
 
+MAX_WINDOW_BYTES = 2**28
 FORGET = 0.9
 """What is left of the memory of a gap after each chunk."""
 FORGET_DOUBTFUL = 0.5
 """The same for a gap in which chunks were asked for again: it may be the link's pace, or the loss of these chunks."""
+
+
+def check_flow(window_bytes: int, stall_s: float, give_up_s: float) -> None:
+    """Raise ConfigError, naming the key in section net, unless an inbox can work with these."""
+    if not 2**10 <= window_bytes <= MAX_WINDOW_BYTES:
+        raise ConfigError(f"net.window_bytes is {window_bytes}; allowed is {2**10} to {MAX_WINDOW_BYTES}")
+    if not 0.001 <= stall_s <= 1e6:
+        raise ConfigError(f"net.stall_s is {stall_s}; allowed is 0.001 to 1e+06")
+    if not 3 * stall_s <= give_up_s <= 1e7:
+        raise ConfigError(
+            f"net.give_up_s is {give_up_s}; it must be three times net.stall_s ({stall_s}) or more, and at most 1e+07"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +45,8 @@ class InboxParams:
     give_up_s: float = knob(30.0, "a transfer without any progress for so long is given up", "s")
 
     def __post_init__(self) -> None:
-        check_knobs(self, "net", budget_bytes=(2**10, 2**50), window_bytes=(2**10, 2**28))
-        check_knobs(self, "net", stall_s=(0.001, 1e6), give_up_s=(0.003, 1e7))
-        if self.give_up_s < 3 * self.stall_s:
-            raise ConfigError(
-                f"net.give_up_s is {self.give_up_s}; it must be three times net.stall_s ({self.stall_s}) or more"
-            )
+        check_knobs(self, "inbox", budget_bytes=(2**10, 2**50))  # whose memory it is, the owner knows
+        check_flow(self.window_bytes, self.stall_s, self.give_up_s)
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

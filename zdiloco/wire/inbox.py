@@ -22,6 +22,8 @@ from zdiloco.wire.transfer import Chunk, Credit, Gone
 
 MAX_TRANSFERS = 2048
 """Most transfers of one peer at one time: the initial values of every fragment twice."""
+IDLE_PEERS = 1024
+"""Of so many peers of whom nothing is here, the pace of their links is remembered: incarnations come and go."""
 
 Key = tuple[Hashable, str]
 
@@ -74,6 +76,7 @@ class Inbox:
         self._reserved_bytes = 0
         self._orders = itertools.count()
         self._held: Counter[Hashable] = Counter()
+        self._idle: dict[Hashable, None] = {}
         self._timers: list[tuple[float, int, Key]] = []
         self._ticket = itertools.count()
         self._pending: dict[Key, None] = {}
@@ -118,6 +121,7 @@ class Inbox:
         self._entries[(peer, body.transfer)] = entry
         self._reserved_bytes += body.nbytes
         self._held[peer] += 1
+        self._idle.pop(peer, None)
         if entry.assembly.complete:
             entry.done = True
             self._acknowledge(entry)
@@ -180,6 +184,7 @@ class Inbox:
             for entry in stream.entries.values() if stream else ():
                 self._forget(entry)
                 names.append(entry.transfer)
+        self._idle.pop(peer, None)
         return names
 
     def resume(self, peer: Hashable, now: float) -> None:
@@ -328,3 +333,9 @@ class Inbox:
         self._held[entry.peer] -= 1
         if not self._held[entry.peer]:
             del self._held[entry.peer]
+            self._idle[entry.peer] = None
+            if len(self._idle) > IDLE_PEERS:
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                for passive in (False, True):
+                    self._streams.pop((oldest, passive), None)

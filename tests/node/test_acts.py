@@ -1,0 +1,116 @@
+"""What nodes do with single actions: the whole state is copied once for all who ask, notes never hold `step` up."""
+
+import logging
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from zdiloco.core import machine as m
+from zdiloco.core.messages import Body
+from zdiloco.node.syncer_acts import SyncerActs
+from zdiloco.node.syncer_body import Published
+from zdiloco.units import Epoch, MemberKey, Stamp
+
+KEYS = [MemberKey(name, 1) for name in "abcd"]
+OLD, NEW = Stamp(Epoch(1, 1), 3), Stamp(Epoch(2, 1), 3)
+
+
+class Bench:
+    """The acts of a syncer, with a worker whose jobs are done when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+        self.sent: list[tuple[str, Stamp]] = []
+        self.copies = 0
+        self.stamp = OLD
+        parts: Any = SimpleNamespace(
+            worker=SimpleNamespace(submit=self.jobs.append),
+            wake=SimpleNamespace(post=lambda job: job()),
+            roads=SimpleNamespace(send=lambda key, update: self.sent.append((key.name, update.stamp))),
+            body=SimpleNamespace(published=self.published, restamp=self.restamp),
+            shelf=SimpleNamespace(put=self.put),
+            settings=SimpleNamespace(net=SimpleNamespace(chunk_bytes=1024, give_up_s=1.0, stall_s=0.1)),
+            clock=lambda: 0.0,
+        )
+        self.acts = SyncerActs(parts)
+
+    def published(self, fragment: int) -> Published:
+        self.copies += 1
+        value = torch.zeros(8, dtype=torch.uint8)
+        return Published(fragment=fragment, stamp=self.stamp, full=True, codec="bf16", value=value, record=())
+
+    def restamp(self, stamps: tuple[Stamp, ...]) -> None:
+        self.stamp = stamps[0]
+
+    def put(self, slot: Any, name: str, body: bytes, now: float, **options: Any) -> Body:
+        return Body(transfer=name, nbytes=len(body), chunk_bytes=1024, digest=1)
+
+    def ask(self, *keys: MemberKey) -> None:
+        for key in keys:
+            self.acts.do(m.Serve(key=key, fragment=0))
+
+    def work(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+def test_the_state_is_copied_once_for_all_who_ask() -> None:
+    bench = Bench()
+    bench.acts.do(m.Restamp(stamps=(OLD,)))
+    bench.ask(KEYS[0], KEYS[1], KEYS[0], KEYS[2])
+    assert len(bench.jobs) == 2, "the restamp, and one copy"
+    bench.work()
+    assert bench.sent == [("a", OLD), ("b", OLD), ("c", OLD)]
+    bench.ask(KEYS[3])
+    assert bench.sent[3:] == [("d", OLD)], "it is still on the shelf"
+    assert (bench.copies, bench.jobs, bench.acts._askers) == (1, [], {})
+
+
+def test_who_asks_after_a_restamp_gets_the_new_stamp() -> None:
+    bench = Bench()
+    bench.acts.do(m.Restamp(stamps=(OLD,)))
+    bench.ask(KEYS[0])
+    bench.acts.do(m.Restamp(stamps=(NEW,)))
+    bench.ask(KEYS[1], KEYS[2])
+    bench.work()
+    assert bench.sent == [("a", OLD), ("b", NEW), ("c", NEW)]
+    assert bench.copies == 2
+
+
+class Threads(logging.Handler):
+    """Keeps, of each record, its text and the thread that made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str | None]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append((record.getMessage(), record.threadName))
+
+
+@pytest.mark.net
+def test_a_learner_says_its_notes_on_the_network_thread(run_of: Callable[..., Any]) -> None:
+    run, handler = run_of(), Threads()
+    logger = logging.getLogger("zdiloco.node.learner")
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        run.start_syncer()
+        trainer = run.join("a")
+        run.until(lambda: trainer.joined.is_set(), "the join")
+        with trainer.node._lock:
+            trainer.node._deal(m.Note(what="something", why="for the test"), True)
+            here = threading.current_thread().name
+            assert here not in {thread for _, thread in handler.seen}
+        run.until(lambda: any("a: something" in text for text, _ in handler.seen), "the note")
+        trainer.stop()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    notes = {thread for text, thread in handler.seen if " why=" in text}
+    assert notes == {"zdiloco-network"}
