@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import hypothesis
 import pytest
 import zmq
+import zmq.utils.garbage
 
 hypothesis.settings.register_profile(
     "zdiloco",
@@ -36,6 +37,14 @@ TIERS = ("net", "proc", "slow", "wan", "long")  # a test without these marks is 
 _bases = itertools.count(20_000 + os.getpid() % 600 * 16)
 _seconds: dict[str, float] = {}
 _started = time.monotonic()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def zero_copy_collector() -> Iterator[None]:
+    """pyzmq frees what was sent without a copy on one thread of the process: it lives as long as the session."""
+    zmq.utils.garbage.gc.start()
+    yield
+    zmq.utils.garbage.gc.stop()
 
 
 def _tier(item: pytest.Item) -> int:

@@ -18,7 +18,6 @@ from typing import Any
 import click
 import pytest
 import torch
-import zmq.utils.garbage
 from torch import nn
 
 import zdiloco
@@ -307,13 +306,11 @@ def served(tmp_path: pathlib.Path, free_ports: Callable[[int], int]) -> Iterator
         f'[run]\ndir = "{tmp_path / "run"}"\ntarget_tokens = 2000\n[sync]\nsync_period = 4\ncheckpoint_every_s = 0.5\n'
         f"beat_every_s = 0.1\nsuspect_after_s = 1.0\n[net]\nport = {free_ports(4)}\n"
     )
-    zmq.utils.garbage.gc.start()  # pyzmq's one thread for what was sent without a copy
     node = SyncerNode(load(tmp_path / "run.toml"))
     thread = node.start()
     yield node
     node.stop("the test is over")
     thread.join(20.0)
-    zmq.utils.garbage.gc.stop()
     assert not thread.is_alive()
 
 

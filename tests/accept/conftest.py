@@ -4,22 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import zmq.utils.garbage
 
 from tests.accept.stage import Stage
 from tests.node.conftest import run_of  # noqa: F401 - a fixture
-
-
-@pytest.fixture(scope="module", autouse=True)
-def zero_copy_collector() -> Iterator[None]:
-    """pyzmq frees what was sent without a copy on one thread of the process: start it before the tests."""
-    collector = zmq.utils.garbage.gc
-    started_here = not collector.is_alive()
-    if started_here:
-        collector.start()
-    yield
-    if started_here:
-        collector.stop()
 
 
 @pytest.fixture

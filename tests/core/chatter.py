@@ -78,7 +78,7 @@ class SyncerChatter(Chatter):
         )  # fmt: skip
         self.keys = self.some(OLD, OLD, NEW, OLD + NEW)
         self.machine = SyncerMachine(
-            params, run_id="run", ident=self.rng.randint(1, 9), now=self.now, target_tokens=self.some(0, 60, 200),
+            params, run_id="run", ident=self.rng.randint(1, 9), now=self.now, target_tokens=self.some(0, 10, 60),
             known=self.some(None, self.known()),
         )  # fmt: skip
 
@@ -159,7 +159,8 @@ class SyncerChatter(Chatter):
             update = w.Update(
                 fragment=action.fragment, stamp=action.stamp, full=False, codec="bf16", value_bytes=9, body=BODY
             )
-            return m.MergeDone(update=update)
+            failed = m.MergeFailed(fragment=action.fragment, reason="infinite")
+            return failed if self.rng.random() < 0.05 else m.MergeDone(update=update)
         if isinstance(action, m.Save):
             stamps = tuple(desk.stamp for desk in self.machine.desk)
             return m.SaveFailed(reason="disk full") if self.rng.random() < 0.03 else m.Saved(stamps=stamps)

@@ -59,6 +59,7 @@ class Lockstep(World):
         stamps = [site.disk.states[fragment].stamp]
         waiting = site.machine.reception.recovery.waiting
         stamps += [hello.stamps[fragment] for hello in waiting.values() if hello.stamps]
+        stamps += [stamp for _, index, stamp in self.returned if index == fragment]  # adopted since the hello
         return [stamp for stamp in stamps if self.taken(site, fragment, stamp)]
 
     def taken(self, site: Site, fragment: int, stamp: Any) -> bool:

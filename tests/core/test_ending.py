@@ -55,3 +55,33 @@ def test_as_many_fragments_as_a_run_may_have_fit_a_welcome() -> None:
     assert len(welcome.versions) == MAX_FRAGMENTS
     with pytest.raises(ValueError, match=r"InitialOffer\.fragment is 512"):
         InitialOffer(fragment=MAX_FRAGMENTS, body=body_of("i"))
+
+
+def test_a_merge_that_comes_to_nothing_costs_its_contributions_and_nothing_else() -> None:
+    """The value would be infinite, by whose fault nobody knows: whoever was in it starts over, and the run goes on."""
+    world = World(SyncParams(), 1)
+    actors = [world.join(name) for name in ("a", "b")]
+    world.run(5.0)
+    version, merge, failed = world.site.body.states[0].stamp.version, world.site.body._merge, []
+
+    def once(action: m.Merge) -> object:
+        if failed:
+            return merge(action)
+        failed.append(action)
+        return m.MergeFailed(fragment=0, reason="infinite")
+
+    world.site.body._merge = once
+    before = world.site.machine.merged_tokens
+    world.run(7.0)
+    assert failed
+    assert failed[0].stamp.version == version + 1
+    world.run(30.0)
+    assert world.site.body.states[0].stamp.version > version + 10
+    assert world.site.machine.merged_tokens > before
+    assert world.site.machine.intakes.refused["non_finite"] == len(failed[0].parts)
+    assert all(actor.machine.phase == "training" for actor in actors)
+    assert all(world.site.machine.fleet.find(actor.key).state == "live" for actor in actors)
+    assert world.site.machine.intakes.used_bytes <= 2 * 20_000
+    map_ = {entry.key: entry for entry in world.site.body.states[0].map}
+    assert map_ == world.site.machine.desk.fragments[0].intake.map
+    world.audit()

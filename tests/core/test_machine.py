@@ -6,11 +6,26 @@ from tests.core.chatter import Chatter, LearnerChatter, SyncerChatter
 from tests.core.samples import ANN, EPOCH, MESSAGES
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.learner import LearnerMachine
-from zdiloco.core.machine import SYNCER, Boundary, LeaveRequested, Note, Received, Reincarnate, Stop, TimerDue
-from zdiloco.core.messages import Donate, Heartbeat
+from zdiloco.core.machine import (
+    SYNCER,
+    Boundary,
+    LeaveRequested,
+    Prepare,
+    Prepared,
+    Received,
+    Reincarnate,
+    Send,
+    Started,
+    StepDone,
+    Stop,
+    TimerDue,
+    UpdateReady,
+)
+from zdiloco.core.messages import Body, Donate, Heartbeat, Hello, Update, Welcome
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.errors import MachineError
+from zdiloco.units import Epoch, Stamp
 
 
 def new_syncer() -> SyncerMachine:
@@ -40,15 +55,17 @@ def test_left_alone_a_machine_sleeps_from_deadline_to_deadline(kind: type[Chatte
             chatter.machine.handle(TimerDue(), now)
 
 
-def test_an_empty_syncer_that_hears_of_an_epoch_stops_and_says_why() -> None:
-    """The fleet has values that this one cannot know: a run must not begin twice."""
+@pytest.mark.parametrize("message", [Heartbeat(step=5, epoch=EPOCH), Heartbeat(step=5, epoch=Epoch(2**40 - 1, 1))])
+def test_a_stranger_cannot_fence_a_syncer(message: Heartbeat) -> None:
+    """A leftover learner of another run, or a liar: it is asked for its hello, which names its run."""
     syncer = new_syncer()
-    actions = syncer.handle(Received(key=ANN, message=Heartbeat(step=5, epoch=EPOCH)), 1.0)
-    assert [action.level for action in actions if isinstance(action, Note)] == ["error"]
-    (stop,) = (action for action in actions if isinstance(action, Stop))
-    assert stop.exit_code == 3
-    assert stop.reason.startswith("epoch 1 exists and ours is 0")
-    assert syncer.deadline() is None
+    actions = syncer.handle(Received(key=ANN, message=message), 1.0)
+    (sent,) = (action.message for action in actions if isinstance(action, Send))
+    assert (sent.reason, sent.fatal) == ("unknown", False)
+    assert not any(isinstance(action, Stop) for action in actions)
+    hello = Hello(name=ANN.name, incarnation=ANN.incarnation, run_id="other", layout_digest="d", epoch=message.epoch)
+    (sent,) = (a.message for a in syncer.handle(Received(key=ANN, message=hello), 1.1) if isinstance(a, Send))
+    assert (sent.reason, sent.fatal) == ("run", True)
 
 
 def test_a_donor_whose_former_values_are_refused_only_now_starts_over() -> None:
@@ -73,3 +90,27 @@ def test_whoever_has_stopped_hears_and_says_nothing(machine: SyncerMachine | Lea
 def test_an_event_that_nobody_knows_is_our_mistake(machine: SyncerMachine | LearnerMachine) -> None:
     with pytest.raises(MachineError, match="knows no event str"):
         machine.handle("nonsense", 1.0)  # type: ignore[arg-type]
+
+
+def test_a_step_right_after_joining_is_not_lost_to_an_update_that_was_waiting() -> None:
+    """Its adoption was judged while there was no work; the first step comes before it is added."""
+
+    def update(version: int, full: bool) -> Update:
+        body = Body(transfer=f"u/{version}", nbytes=4, chunk_bytes=1024, digest=0)
+        stamp = Stamp(EPOCH, version)
+        return Update(fragment=0, stamp=stamp, full=full, codec="fp32", value_bytes=4, body=body)
+
+    learner = new_learner()
+    welcome = Welcome(epoch=EPOCH, run_id="r", order=1, layout_digest="layout", versions=(0,), progress=0.0)
+    first, second = update(0, True), update(1, False)
+    said = [Received(key=SYNCER, message=message) for message in (welcome, first)]
+    ready = [UpdateReady(update=first, records=()), Received(key=SYNCER, message=second)]
+    for event in (Started(), *said, *ready, UpdateReady(update=second, records=()), Prepared(fragment=0, serial=1)):
+        learner.handle(event, 0.0)
+    again = [action for action in learner.handle(Boundary(), 0.0) if isinstance(action, Prepare)]
+    assert [action.reset for action in again] == [True, False]
+    for prepare in again:
+        learner.handle(Prepared(fragment=0, serial=prepare.serial), 0.0)
+    learner.handle(StepDone(tokens=10, seconds=0.1), 0.1)
+    progress = learner.duties[0].progress
+    assert (progress.seen.version, progress.tokens, progress.tally.dropped) == (1, 10, 0)

@@ -132,7 +132,7 @@ def test_messages_are_frozen_values_by_keyword(message: w.Message) -> None:
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
-    edge = Stamp(Epoch(w.MAX_COUNT, 2**64 - 1), w.MAX_COUNT)
+    edge = Stamp(Epoch(w.MAX_EPOCH, 2**64 - 1), w.MAX_COUNT)
     made = w.Hello(name="n" * 64, incarnation=2**64 - 1, run_id="r" * 64, epoch=edge.epoch, stamps=(edge,) * 512)
     assert len(made.stamps) == 512
     assert w.Heartbeat(step=w.MAX_COUNT, epoch=edge.epoch).step == 2**53

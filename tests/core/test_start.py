@@ -42,9 +42,10 @@ def test_the_roads_of_a_syncer(road: str) -> None:
         assert phase is then
 
 
-def test_a_higher_epoch_stops_a_syncer_whatever_it_does() -> None:
-    for phase in set(P) - {P.STOPPED}:
-        assert TABLE[phase, T.FENCED] is P.STOPPED
+def test_a_higher_epoch_stops_a_syncer_that_has_an_epoch_of_its_own() -> None:
+    """One that is only starting goes above whatever it hears of."""
+    fenced = {phase for (phase, turn), then in TABLE.items() if turn is T.FENCED and then is P.STOPPED}
+    assert fenced == {P.RUNNING, P.DRAINING, P.SAVING}
 
 
 def test_nothing_of_an_epoch_is_seen_before_it_is_sealed() -> None:
@@ -279,6 +280,9 @@ def test_of_two_on_their_way_into_theta_either_may_fail() -> None:
 def test_the_new_epoch_is_above_everything_that_was_ever_seen() -> None:
     again = recovery()
     assert again.next_epoch(9) == Epoch(4, 9)
-    again.hear(ANN, hello(ANN, epoch=Epoch(8, 1)))
+    again.hear(ANN, hello(ANN, epoch=Epoch(20, 1)))  # never welcomed: what does it know
+    again.hear(ANN, hello(ANN, run_id="run", epoch=Epoch(20, 1), watching=True))
+    assert again.next_epoch(9) == Epoch(4, 9)
+    again.hear(ANN, hello(ANN, run_id="run", epoch=Epoch(8, 1)))
     assert again.next_epoch(9) == Epoch(9, 9)
     assert again.next_epoch(0) > Epoch(8, 2**64 - 1)

@@ -93,7 +93,7 @@ FIRST = {
     "The learner": {joining.LearnerPhase.HAILING},
 }
 LAST = {
-    "A round": {rounds.RoundState.PUBLISHED},
+    "A round": {rounds.RoundState.PUBLISHED, rounds.RoundState.VOID},
     "A member": {membership.MemberState.FINISHED},
     "The syncer": {start.SyncerPhase.STOPPED},
     "A contribution": set(),

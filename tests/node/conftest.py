@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import zmq.utils.garbage
 from torch import nn
 
 from zdiloco.config import RunConfig, from_tree
@@ -26,14 +25,6 @@ BASE: dict[str, dict[str, Any]] = {
     "learner": {"silent_after_s": 1.0, "answer_timeout_s": 0.5},
     "net": {"stall_s": 0.2, "chunk_bytes": 1024, "window_bytes": 4096},
 }  # fmt: skip
-
-
-@pytest.fixture(scope="session", autouse=True)
-def zero_copy_collector() -> Iterator[None]:
-    """pyzmq frees what was sent without a copy on one thread of the process: start it before the tests."""
-    zmq.utils.garbage.gc.start()
-    yield
-    zmq.utils.garbage.gc.stop()
 
 
 def tiny_model(seed: int) -> nn.Sequential:

@@ -156,7 +156,7 @@ GOLDEN = {
 # ---- any valid message, by the types of its fields
 
 counts, numbers = st.integers(0, MAX_COUNT), st.floats(0, MAX_COUNT, allow_nan=False)
-epochs = st.builds(Epoch, counts, st.integers(0, 2**64 - 1))
+epochs = st.builds(Epoch, st.integers(0, m.MAX_EPOCH), st.integers(0, 2**64 - 1))
 stamps = st.builds(Stamp, epochs, st.integers(-1, MAX_COUNT))
 versions = st.lists(st.integers(-1, MAX_COUNT), max_size=8).map(tuple)
 bodies = st.builds(
@@ -330,7 +330,7 @@ def test_a_pickle_or_noise_is_never_anything_but_malformed() -> None:
 
 def largest() -> list[WireMessage]:
     """The messages that can become large, each as large as its checks allow."""
-    text, name, epoch = "\U0010ffff" * m.MAX_TEXT, "\U0010ffff" * m.MAX_NAME, Epoch(MAX_COUNT, 2**64 - 1)
+    text, name, epoch = "\U0010ffff" * m.MAX_TEXT, "\U0010ffff" * m.MAX_NAME, Epoch(m.MAX_EPOCH, 2**64 - 1)
     many = (MAX_COUNT,) * MAX_FRAGMENTS
     body = Body(transfer=2 * name, nbytes=MAX_COUNT, chunk_bytes=2**23, digest=2**64 - 1)
     stamp = Stamp(epoch, MAX_COUNT)

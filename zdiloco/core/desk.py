@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from zdiloco.core.grace import Average, GraceInputs, grace_ends
+from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90
 from zdiloco.core.membership import Fleet
 from zdiloco.core.pace import Due, judge_due, max_open_rounds, needed_steps
 from zdiloco.core.params import SyncParams
@@ -171,8 +171,18 @@ class Desk:
             fresh=rnd.fresh & self.counting(desk),
             declined=rnd.declined.keys() | self.no_room.get(desk.index, set()),
             quorum=self.quorum(),
-            patience_ends=rnd.called_at + self.params.park_after_s,
+            patience_ends=rnd.called_at + self._patience_s(),
         )
+
+    def _patience_s(self) -> float:
+        """How long held contributions wait for an answer to a call: one period, or as long as answers usually take."""
+        members = self.fleet.counted()
+        paces = [member.pace.value for member in members if member.pace.value]
+        answers = [member.answer.value for member in members if member.answer.value is not None]
+        if not paces or not answers:
+            return self.params.park_after_s
+        usual = max(self.params.sync_period * min(paces), max(paces), p90(answers))
+        return min(self.params.park_after_s, usual)
 
     def judge(self, now: float) -> list[Closing]:
         """Close every round that may close at `now`; the others get their reason and their next deadline."""
@@ -249,6 +259,13 @@ class Desk:
             self.round_s.add(now - rnd.called_at)
         desk.round, desk.stamp, desk.check_at = None, stamp, now
         return rnd
+
+    def void(self, desk: FragmentDesk, now: float) -> None:
+        """The merge has come to nothing: the round is over, and the fragment is due by its own rule."""
+        assert desk.round is not None
+        desk.round.move(RoundEvent.FAILED)
+        desk.intake.reopen()
+        desk.round, desk.check_at = None, now
 
     def cancel_empty(self) -> list[Round]:
         """End the rounds that hold nothing (at the end of a run). Returns them."""

@@ -5,7 +5,7 @@ Rule: what was merged is durable before anybody is told that the run is over; ev
 
 from typing import TYPE_CHECKING
 
-from zdiloco.core.machine import Broadcast, LeaveRequested, Note, Save, Send, Stop, SyncerAction
+from zdiloco.core.machine import Broadcast, LeaveRequested, Note, Send, Stop, SyncerAction
 from zdiloco.core.membership import MemberState
 from zdiloco.core.messages import Farewell
 from zdiloco.core.start import SyncerPhase, SyncerTurn
@@ -74,7 +74,7 @@ class Ending:
             self.syncer.dirty = True  # the one under way may be too early: `saved` asks for another
             return []
         self.syncer.dirty, self.syncer.saving = False, True
-        return [Save(why=why)]
+        return [self.syncer.save(why)]
 
     def saved(self, now: float) -> list[SyncerAction]:
         """The last checkpoint is durable: tell everybody, or go."""

@@ -203,23 +203,28 @@ class Intakes:
         ack = Ack(fragment=held.id.fragment, held=held.id.seq, merged=merged)
         return [*actions, Send(key=held.id.key, message=ack), *self.make_room()]
 
-    def merging(self, held: Held, desk: FragmentDesk) -> None:
-        """A held contribution enters a merge: its bytes are free once that is made; its learner behaves."""
-        self.in_merge.setdefault(desk.index, []).append(held)
-        self._sent_back.pop((held.id.key, desk.index), None)
-        member = self.fleet.find(held.id.key)
-        if member is None:
-            return
-        member.rounds += 1
-        member.merged_tokens += desk.share * held.message.tokens
-        member.staleness.add(float(desk.stamp.version - held.message.stamp.version))
-        if member.state is MemberState.QUARANTINED:
-            self.fleet.offenders.discard(member.key.name)
-            member.move(MemberEvent.CLEAN, "a clean round")
-
     def merged(self, desk: FragmentDesk) -> list[SyncerAction]:
-        """The merge of this fragment is made: its contributions' bytes are needed no more."""
-        actions = [action for held in self.in_merge.pop(desk.index, []) for action in self._free(held)]
+        """The merge of this fragment is made: whoever is in it behaves, and its bytes are needed no more."""
+        taken = self.in_merge.pop(desk.index, [])
+        for held in taken:
+            self._sent_back.pop((held.id.key, desk.index), None)
+            member = self.fleet.find(held.id.key)
+            if member is None:
+                continue
+            member.rounds += 1
+            member.merged_tokens += desk.share * held.message.tokens
+            member.staleness.add(float(desk.stamp.version - 1 - held.message.stamp.version))
+            if member.state is MemberState.QUARANTINED:
+                self.fleet.offenders.discard(member.key.name)
+                member.move(MemberEvent.CLEAN, "a clean round")
+        return [action for held in taken for action in self._free(held)] + self.make_room()
+
+    def void(self, desk: FragmentDesk) -> list[SyncerAction]:
+        """The merge of this fragment has come to nothing: all that was in it is refused."""
+        actions: list[SyncerAction] = []
+        for held in self.in_merge.pop(desk.index, []):
+            text = _TEXTS[Refusal.NON_FINITE]
+            actions += self._refuse(held.id.key, held.message, Refusal.NON_FINITE, text) + self._free(held)
         return actions + self.make_room()
 
     def break_off(self, key: MemberKey) -> list[SyncerAction]:
@@ -230,10 +235,6 @@ class Intakes:
                 self._sent_back.pop((key, desk.index), None)
         actions = [action for place in places for action in self._let_go(place)]
         return actions + self.make_room()
-
-    def forget(self, key: MemberKey) -> list[SyncerAction]:
-        """A process was replaced by a newer one of its name; the same as gone."""
-        return self.break_off(key)
 
     def closed(self, member: Member, message: Contribution) -> list[SyncerAction]:
         """The run is ending: say that it is merged already, or refuse it."""

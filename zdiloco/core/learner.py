@@ -154,6 +154,9 @@ class LearnerMachine:
         if self.phase is _P.RESTORING and self.ready and all(d.progress.seen.epoch == self.epoch for d in self.duties):
             self._move(_T.LOADED)
             self.steps_since_join = 0
+            for duty in self.duties:
+                if duty.reset:  # judged while there was no work yet: from here on a step may come before it
+                    actions += self.inflow.prepare_again(duty)
             actions += [Note(what="ready", why="every fragment holds the published values"), Ready()]
         if self.params.max_unmerged_steps:
             actions += self._drop_old()

@@ -112,6 +112,9 @@ from zdiloco.core.syncer_words import (
     MergeDone as MergeDone,
 )
 from zdiloco.core.syncer_words import (
+    MergeFailed as MergeFailed,
+)
+from zdiloco.core.syncer_words import (
     Part as Part,
 )
 from zdiloco.core.syncer_words import (
@@ -215,7 +218,7 @@ class Stop:
 
 SyncerEvent = (
     Received | TimerDue | LeaveRequested | Fetched | FetchLost | Screened | LayoutTaken | InitialTaken | HandbackTaken
-    | Unusable | MergeDone | Saved | SaveFailed
+    | Unusable | MergeDone | MergeFailed | Saved | SaveFailed
 )  # fmt: skip
 SyncerAction = (
     Send | Note | Stop | Broadcast | Fetch | CancelFetch | TakeLayout | TakeInitial | TakeHandback | Screen | Merge

@@ -1,7 +1,7 @@
 """Who is in the fleet: one member per name, a newer incarnation replaces an older one, silence is measured here.
 
 Rule: states move only along TABLE. Only LIVE, SUSPECT and QUARANTINED members contribute; only LIVE and SUSPECT ones
-count for the quorum; only LIVE ones are waited for.
+count for the quorum; only LIVE ones are waited for. Where K cannot be reached without those in quarantine, they do.
 """
 
 import math
@@ -66,6 +66,8 @@ TABLE: dict[tuple[MemberState, MemberEvent], MemberState] = {
     (_S.GONE, _E.LEFT): _S.FINISHED,
 }
 COUNTED = frozenset({_S.LIVE, _S.SUSPECT})
+MOST_REPLACED = 1024
+"""Replaced incarnations that are remembered; the oldest are forgotten first."""
 CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED})
 
 
@@ -129,7 +131,8 @@ class Fleet:
     def __init__(self, params: SyncParams) -> None:
         self.params = params
         self.members: dict[str, Member] = {}
-        self.replaced: set[MemberKey] = set()
+        self.replaced: dict[MemberKey, None] = {}
+        self.past_tokens = 0
         self.offenders: set[str] = set()
         self.order = 0
         self._silence_at: float | None = None
@@ -147,7 +150,13 @@ class Fleet:
             members = self.members.values()
             self._counted = [member for member in members if member.state in COUNTED]
             self._live = {member.key for member in members if member.state is MemberState.LIVE}
-            self._quarantined = {member.key for member in members if member.state is MemberState.QUARANTINED}
+            quarantined = [member for member in members if member.state is MemberState.QUARANTINED]
+            self._quarantined = {member.key for member in quarantined}
+            if len(self._counted) < self.params.min_quorum:
+                # without them there would never be a round again in which they could show that they behave
+                self._counted += quarantined
+                self._live |= self._quarantined
+                self._quarantined = set()
         return self._counted
 
     def __iter__(self) -> Iterator[Member]:
@@ -170,7 +179,7 @@ class Fleet:
             return known, None
         old = known.key if known and known.key != key else None
         if old:
-            self.replaced.add(old)
+            self._replace(old)
         self.order += 1
         state = MemberState.WATCHING if watching else MemberState.JOINING
         member = Member(key=key, order=self.order, state=state, heard_at=now)
@@ -178,10 +187,18 @@ class Fleet:
             average.share = self.params.average
         if known and known.key == key:
             member.refused, member.rounds, member.merged_tokens = known.refused, known.rounds, known.merged_tokens
+            member.trained_tokens = known.trained_tokens
         member.moved = self._changed
         self.members[key.name] = member
         self._changed()
         return member, old
+
+    def _replace(self, old: MemberKey) -> None:
+        """Remember an incarnation that must not come back, and what it had trained."""
+        self.past_tokens += self.members[old.name].trained_tokens
+        self.replaced[old] = None
+        while len(self.replaced) > MOST_REPLACED:
+            del self.replaced[next(iter(self.replaced))]
 
     def hear(self, key: MemberKey, now: float) -> Member | None:
         """A sign of life of this process. Returns the member, or None where it is not (or no longer) known."""
@@ -229,7 +246,10 @@ class Fleet:
                 yield member.heard_at + self.params.gone_after_s
 
     def counted(self) -> list[Member]:
-        """Members that count for the quorum. Not to be changed."""
+        """Members that count for the quorum; those in quarantine only where K cannot be reached without them.
+
+        Not to be changed.
+        """
         return self._sorted_out()
 
     def waited_for(self) -> set[MemberKey]:
@@ -238,6 +258,6 @@ class Fleet:
         return self._live
 
     def quarantined(self) -> set[MemberKey]:
-        """Members in quarantine. Not to be changed."""
+        """Members in quarantine that do not count. Not to be changed."""
         self._sorted_out()
         return self._quarantined

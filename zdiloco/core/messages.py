@@ -13,6 +13,8 @@ MAX_NAME = 64
 MAX_TEXT = 512
 MAX_COUNT = 2**53
 """Largest counter (steps, tokens, bytes) that is believed: what a double holds exactly."""
+MAX_EPOCH = 2**40
+"""Largest epoch counter: no run restarts so often, so a peer that claims it is not believed."""
 
 
 def check_range(owner: object, **bounds: tuple[float, float]) -> None:
@@ -48,7 +50,7 @@ def check_stamps(owner: object, *stamps: Stamp) -> None:
 
 def check_epoch(owner: object, epoch: Epoch) -> None:
     """Raise ValueError unless the epoch's numbers are in range."""
-    if not (0 <= epoch.counter <= MAX_COUNT and 0 <= epoch.ident < 2**64):
+    if not (0 <= epoch.counter <= MAX_EPOCH and 0 <= epoch.ident < 2**64):
         raise ValueError(f"{type(owner).__name__} holds the epoch {epoch}; its numbers are out of range")
 
 

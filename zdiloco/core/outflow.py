@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SETTLED_REASONS = frozenset({Refusal.LAYOUT, Refusal.COUNTERS, Refusal.NON_FINITE})
 """Refusals that the same bytes would meet again: they can go. After the others a repeated offer that is still on its
 way may be taken all the same."""
+EXPECTED_REASONS = frozenset({Refusal.AFTER, Refusal.BUDGET, Refusal.CLOSED})
+"""Refusals that belong to a good run."""
 MOST_UNSETTLED = 4
 """Contributions of one fragment whose bytes wait for their fate; beyond it the oldest go, long after their offer."""
 
@@ -141,7 +143,7 @@ class Outflow:
         self.machine.count(f"refused: {message.reason}")
         self.uplink.end(duty.index, duty.settle())
         what = f"contribution {message.seq} to fragment {message.fragment} is refused"
-        level = "debug" if message.reason in (Refusal.AFTER, Refusal.BUDGET) else "warning"
+        level = "debug" if message.reason in EXPECTED_REASONS else "warning"
         actions: list[LearnerAction] = [Note(what=what, why=f"{message.reason}: {message.text}", level=level)]
         if message.reason == Refusal.NON_FINITE:
             self.machine.reseed = message.text

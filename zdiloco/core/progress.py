@@ -55,6 +55,7 @@ class Intake:
     def __init__(self, map_: Iterable[Merged] = ()) -> None:
         self.map: dict[MemberKey, Merged] = {entry.key: entry for entry in map_}
         self.held: dict[MemberKey, Held] = {}
+        self._before = self.map
 
     def merged_seq(self, key: MemberKey) -> int:
         """The newest merged seq of this process; 0: none."""
@@ -88,8 +89,12 @@ class Intake:
         taken = [self.held[key] for key in sorted(self.held)]
         self.held.clear()
         record = tuple(Merged(h.id.name, h.id.incarnation, h.id.seq, h.message.steps, h.message.tokens) for h in taken)
-        self.map = add_record(self.map, record)
+        self._before, self.map = self.map, add_record(self.map, record)
         return taken, record
+
+    def reopen(self) -> None:
+        """The merge of what was closed last has come to nothing: the map is again what it was before."""
+        self.map = self._before
 
 
 def add_record(map_: dict[MemberKey, Merged], record: Iterable[Merged]) -> dict[MemberKey, Merged]:

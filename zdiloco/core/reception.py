@@ -13,13 +13,12 @@ from zdiloco.core.machine import (
     LayoutTaken,
     Note,
     Restamp,
-    Save,
     Send,
     Stop,
     SyncerAction,
     Unusable,
 )
-from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
+from zdiloco.core.messages import MAX_EPOCH, MAX_TEXT, Goodbye, Handback, Hello, Unwelcome, Welcome
 from zdiloco.core.progress import Intake
 from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
 from zdiloco.units import Epoch, MemberKey, Stamp
@@ -42,6 +41,7 @@ class Reception:
         """A syncer starts again: what its disk holds, until the fleet has been asked for newer states."""
         self.syncer.phase, self.syncer.run_id = _P.RECOVERING, known.run_id
         self.syncer.layout_digest = known.layout_digest
+        self.syncer.fleet.replaced = dict.fromkeys(known.replaced)
         self.know_layout(known.numels, known.shares)
         self.recovery = Recovery(
             ends_at=now + self.syncer.params.recover_wait_s,
@@ -75,7 +75,7 @@ class Reception:
             desk.stamp = stamp
         self.syncer.saving = True
         why = f"epoch {epoch.counter} must be durable before anything of it is seen"
-        return [Restamp(stamps=stamps), Save(why=why)]
+        return [Restamp(stamps=stamps), self.syncer.save(why)]
 
     def finish_recovery(self) -> list[SyncerAction]:
         """The fleet has been asked: go on from the newest state of every fragment."""
@@ -106,7 +106,7 @@ class Reception:
         if refusal:
             return [Send(key=key, message=refusal)]
         starting = self.syncer.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING)
-        if not starting and hello.epoch > self.syncer.epoch:
+        if not starting and hello.run_id and hello.epoch > self.syncer.epoch:
             return self.syncer.fence(hello.epoch)
         if self.syncer.phase is _P.EMPTY:
             actions = self.donation.offer(key, hello, now)
@@ -125,6 +125,8 @@ class Reception:
         return self._welcome(key, hello, now)
 
     def _check_hello(self, key: MemberKey, hello: Hello) -> Unwelcome | None:
+        if hello.epoch.counter >= MAX_EPOCH:
+            return Unwelcome(reason="run", text=f"epoch {hello.epoch.counter} cannot be", fatal=True)
         if hello.run_id and hello.run_id != self.syncer.run_id:
             text = (
                 f"you belong to run {hello.run_id!r}, this syncer serves {self.syncer.run_id!r}: take the run.toml of "
@@ -146,7 +148,9 @@ class Reception:
         member, old = self.syncer.fleet.welcome(key, hello.watching, now)
         actions: list[SyncerAction] = []
         if old:
-            actions += [Send(key=old, message=self._replaced(old)), *self.syncer.intakes.forget(old)]
+            why = "two learners must not share a name; the newer process wins"
+            actions.append(Note(what=f"a newer process replaces {key.name}", why=why, level="warning"))
+            actions += [Send(key=old, message=self._replaced(old)), *self.syncer.intakes.break_off(old)]
             actions += self.syncer.fleet_changed(now)
         if not known:
             why = f"member {member.order} of epoch {self.syncer.epoch.counter}"
@@ -160,6 +164,14 @@ class Reception:
             progress=self.syncer.progress,
         )
         return [*actions, Send(key=key, message=welcome)]
+
+    def early(self, key: MemberKey, now: float) -> list[SyncerAction]:
+        """Something came before anybody is a member: a sign of life of the donor; anybody else shall say hello."""
+        waiting = self.recovery.waiting if self.recovery else self.donation.waiting
+        if key == self.donation.donor:
+            self.donation.heard_at = now
+        why = "this syncer does not know you yet: say hello"
+        return [] if key in waiting else [Send(key=key, message=Unwelcome(reason="unknown", text=why, fatal=False))]
 
     def stranger(self, key: MemberKey, message: object) -> list[SyncerAction]:
         """A message of a process that is not (or no longer) a member."""
@@ -210,11 +222,17 @@ class Reception:
             self.recovery.taken(event.key, event.fragment, event.map_)
         return [Note(what=f"fragment {event.fragment} comes from {event.key.name}", why="newer than the disk's")]
 
-    def unusable(self, event: Unusable, now: float) -> list[SyncerAction]:
-        """A body made no sense or did not come: ask somebody else."""
-        note = Note(what=f"body of {event.key.name} unusable", why=event.reason, level="warning")
+    def unusable(self, event: Unusable, now: float, *, at_fault: bool = True) -> list[SyncerAction]:
+        """A body made no sense (then its sender is `at_fault` and told so) or did not come: ask somebody else."""
+        actions: list[SyncerAction] = [
+            Note(what=f"body of {event.key.name} unusable", why=event.reason, level="warning")
+        ]
         if isinstance(event.message, Handback) and self.recovery:
             self.recovery.lost(event.key, event.message)
         elif event.key == self.donation.donor:
+            if at_fault:
+                text = f"what you donate cannot be used: {event.reason}"
+                refusal = Unwelcome(reason="donation", text=text[:MAX_TEXT], fatal=True)
+                actions.append(Send(key=event.key, message=refusal))
             self.donation.heard_at = now - self.syncer.params.gone_after_s  # the next one that waits shall donate
-        return [note]
+        return actions

@@ -24,6 +24,8 @@ class RoundState(StrEnum):
     """Closed; the outer step is being made."""
     PUBLISHED = "published"
     """The new version is out; the round is over."""
+    VOID = "void"
+    """The outer step would have made the value infinite: nothing has changed; the round is over."""
 
 
 class RoundEvent(StrEnum):
@@ -34,6 +36,7 @@ class RoundEvent(StrEnum):
     TOO_LONG = "no quorum for too long"
     CLOSE = "close"
     MERGED = "outer step made"
+    FAILED = "outer step impossible"
 
 
 TABLE: dict[tuple[RoundState, RoundEvent], RoundState] = {
@@ -45,6 +48,7 @@ TABLE: dict[tuple[RoundState, RoundEvent], RoundState] = {
     (RoundState.PARKED, RoundEvent.QUORUM): RoundState.GRACE,
     (RoundState.PARKED, RoundEvent.CLOSE): RoundState.MERGING,
     (RoundState.MERGING, RoundEvent.MERGED): RoundState.PUBLISHED,
+    (RoundState.MERGING, RoundEvent.FAILED): RoundState.VOID,
 }
 
 

@@ -49,13 +49,10 @@ _P, _T = SyncerPhase, SyncerTurn
 TABLE: dict[tuple[SyncerPhase, SyncerTurn], SyncerPhase] = {
     (_P.EMPTY, _T.HAS_ALL): _P.SEALING,
     (_P.EMPTY, _T.LEAVE): _P.STOPPED,
-    (_P.EMPTY, _T.FENCED): _P.STOPPED,
     (_P.RECOVERING, _T.WAITED): _P.SEALING,
     (_P.RECOVERING, _T.LEAVE): _P.STOPPED,
-    (_P.RECOVERING, _T.FENCED): _P.STOPPED,
     (_P.SEALING, _T.SEALED): _P.RUNNING,
     (_P.SEALING, _T.LEAVE): _P.STOPPED,
-    (_P.SEALING, _T.FENCED): _P.STOPPED,
     (_P.RUNNING, _T.TARGET): _P.DRAINING,
     (_P.RUNNING, _T.LEAVE): _P.SAVING,
     (_P.RUNNING, _T.FENCED): _P.STOPPED,
@@ -79,8 +76,11 @@ class KnownState:
     shares: tuple[float, ...]
     stamps: tuple[Stamp, ...]
     maps: tuple[tuple[Merged, ...], ...]
+    replaced: tuple[MemberKey, ...] = ()
 
 
+ASK_AGAIN_S = 2.0
+"""A donor that has offered nothing for so long is asked again: a hello that crossed the question is no loss."""
 _FIRST = "it is the first that could be asked"
 
 
@@ -89,6 +89,7 @@ class Donation:
     """The initial values as they come in from one donor."""
 
     donor: MemberKey | None = None
+    asked_at: float = 0.0
     heard_at: float = 0.0
     waiting: dict[MemberKey, Hello] = field(default_factory=dict)
     digest: str = ""
@@ -107,7 +108,8 @@ class Donation:
             return self._choose(key, now, _FIRST)
         if self.donor == key:
             self.heard_at = now
-            if not self._under_way():  # the question or an offer was lost: once more, from the beginning
+            if now >= self.asked_at + ASK_AGAIN_S and not self._under_way():
+                # the question or an offer was lost: once more, from the beginning
                 return self._choose(key, now, "something was lost on the way")
         return []
 
@@ -117,6 +119,7 @@ class Donation:
 
     def _choose(self, key: MemberKey, now: float, why: str) -> list[SyncerAction]:
         self.donor, self.heard_at, self.taken, self.offered, self.layout_offered = key, now, set(), set(), False
+        self.asked_at = now
         self.digest, self.numels, self.shares = "", (), ()  # another donor may have another model
         return [Note(what=f"asked {key.name} for the initial values", why=why), Send(key=key, message=Donate())]
 
@@ -167,7 +170,8 @@ class Recovery:
     def hear(self, key: MemberKey, hello: Hello) -> list[SyncerAction]:
         """A member tells what it has adopted: ask for what is newer than all that is known or asked for."""
         self.waiting[key] = hello
-        self.highest = max(self.highest, hello.epoch)
+        if hello.run_id and not hello.watching:  # whoever was never welcome knows no epoch of this run
+            self.highest = max(self.highest, hello.epoch)
         actions: list[SyncerAction] = []
         for fragment, stamp in enumerate(hello.stamps[: len(self.best)]):
             asked = max((s for (_, f), s in self.pending.items() if f == fragment), default=self.best[fragment])

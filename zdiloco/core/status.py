@@ -90,11 +90,11 @@ def _learner(member: Member, now: float) -> dict[str, Any]:
 
 
 def _ledger(machine: SyncerMachine) -> dict[str, Any]:
-    """The books as members last reported them; what a dead one lost is known only from its own file."""
+    """The books as processes have reported them since this syncer started; what a dead one lost only its file tells."""
     members = list(machine.fleet)
     living = [member for member in members if member.state is not MemberState.GONE]
     return {
-        "trained": sum(member.trained_tokens for member in members),
+        "trained": machine.fleet.past_tokens + sum(member.trained_tokens for member in members),
         "merged": machine.merged_tokens,
         "unmerged": sum(member.unmerged_tokens for member in living),
         "lost": None,

@@ -21,6 +21,7 @@ from zdiloco.core.machine import (
     LeaveRequested,
     Merge,
     MergeDone,
+    MergeFailed,
     Note,
     Part,
     Publish,
@@ -151,33 +152,28 @@ class SyncerMachine:
             return [ServeStatus(key=key)]
         if isinstance(message, Hello):
             return self.reception.hello(key, message, now)
-        if isinstance(message, Heartbeat) and message.epoch > self._highest():
-            return self.fence(message.epoch)
         if isinstance(message, LayoutOffer | InitialOffer):
             return self.reception.donation.fetch(key, message, now) if self.phase is _P.EMPTY else []
         if isinstance(message, Handback):
             recovery = self.reception.recovery if self.phase is _P.RECOVERING else None
             return recovery.fetch(key, message) if recovery else []
         if self.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING):
-            if key == self.reception.donation.donor:
-                self.reception.donation.heard_at = now
-            return []
+            return self.reception.early(key, now)
         was = self.fleet.find(key)
         suspect = was is not None and was.state is MemberState.SUSPECT
         member = self.fleet.hear(key, now)
         if member is None:
             return self.reception.stranger(key, message)
+        if isinstance(message, Heartbeat) and message.epoch > self.epoch:
+            return self.fence(message.epoch)  # a member says so: a stranger is asked for its hello first
         actions: list[SyncerAction] = self.close(self.desk.judge(now)) if suspect else []
         handler = self._MESSAGES.get(type(message))
         return actions + (handler(self, member, message, now) if handler else [])
 
-    def _highest(self) -> Epoch:
-        return max(self.epoch, self.reception.recovery.highest) if self.reception.recovery else self.epoch
-
     def fence(self, epoch: Epoch) -> list[SyncerAction]:
         """A higher epoch exists: stop."""
         self.move(SyncerTurn.FENCED)
-        why = f"epoch {epoch.counter} exists and ours is {self._highest().counter}: a newer syncer runs this run"
+        why = f"epoch {epoch.counter} exists and ours is {self.epoch.counter}: a newer syncer runs this run"
         return [Note(what="fenced", why=why, level="error"), Stop(reason=why, exit_code=3)]
 
     def _report(self, member: Member, report: Report, now: float) -> list[SyncerAction]:
@@ -243,7 +239,8 @@ class SyncerMachine:
     def _fetch_lost(self, event: FetchLost, now: float) -> list[SyncerAction]:
         if isinstance(event.message, Contribution):
             return self.intakes.lost(event.key, event.message, event.reason)
-        return self.reception.unusable(Unusable(key=event.key, message=event.message, reason=event.reason), now)
+        lost = Unusable(key=event.key, message=event.message, reason=event.reason)
+        return self.reception.unusable(lost, now, at_fault=False)
 
     def _screened(self, event: Screened, now: float) -> list[SyncerAction]:
         actions = self.intakes.screened(event, self.epoch, now)
@@ -255,7 +252,17 @@ class SyncerMachine:
         self.desk.published(desk, update.stamp, now)
         self.rounds += 1
         self.dirty = True
+        taken = self.intakes.in_merge.get(desk.index, [])
+        self.contributions += len(taken)
+        self.merged_tokens += desk.share * sum(held.message.tokens for held in taken)
+        self.follow_progress()
         return [Publish(update=update), *self.intakes.merged(desk)]
+
+    def _merge_failed(self, event: MergeFailed, now: float) -> list[SyncerAction]:
+        desk = self.desk.fragments[event.fragment]
+        self.desk.void(desk, now)
+        what = f"the merge of fragment {event.fragment} is void; its contributions are refused"
+        return [Note(what=what, why=event.reason, level="error"), *self.intakes.void(desk)]
 
     def _saved(self, event: Saved, now: float) -> list[SyncerAction]:
         self.saving = False
@@ -318,8 +325,12 @@ class SyncerMachine:
             actions += self.close(self.desk.judge_one(self.desk.fragments[rnd.fragment], now))
         if self.dirty and not self.saving and now >= self.save_at:
             self.dirty, self.saving = False, True
-            actions.append(Save(why=f"{self.params.checkpoint_every_s:g} s since the last one"))
+            actions.append(self.save(f"{self.params.checkpoint_every_s:g} s since the last one"))
         return actions
+
+    def save(self, why: str) -> Save:
+        """A checkpoint, with what must outlive this process beside the values."""
+        return Save(why=why, replaced=tuple(self.fleet.replaced))
 
     def fleet_changed(self, now: float) -> list[SyncerAction]:
         """Somebody came, went or began: judge everything again."""
@@ -335,10 +346,7 @@ class SyncerMachine:
             parts = []
             for held in closing.taken:
                 parts.append(Part(id=held.id, codec=held.message.codec, weight=weight_of(held.message, self.params)))
-                self.intakes.merging(held, desk)
-                self.contributions += 1
-                self.merged_tokens += desk.share * held.message.tokens
-            self.follow_progress()
+            self.intakes.in_merge[desk.index] = closing.taken
             stamp = Stamp(self.epoch, desk.stamp.version + 1)
             actions.append(Note(what=f"closes fragment {desk.index}", why=closing.why, level="debug"))
             merge = Merge(fragment=desk.index, stamp=stamp, parts=tuple(parts), merged=closing.record)
@@ -383,6 +391,7 @@ class SyncerMachine:
         HandbackTaken: lambda self, event, now: self.reception.handback_taken(event, now),
         Unusable: lambda self, event, now: self.reception.unusable(event, now),
         MergeDone: _merge_done,
+        MergeFailed: _merge_failed,
         Saved: _saved,
         SaveFailed: _save_failed,
     }

@@ -86,6 +86,14 @@ class MergeDone:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MergeFailed:
+    """The result of a `Merge` would not have been finite: nothing has changed, neither value nor momentum nor map."""
+
+    fragment: FragmentId
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Saved:
     """A checkpoint is durable. `stamps`: the state of each fragment in it."""
 
@@ -168,7 +176,8 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Merge:
-    """Merge these contributions in this order, take the outer step, encode the result. Answered by `MergeDone`.
+    """Merge these contributions in this order, take the outer step, encode the result. Answered by `MergeDone` or
+    `MergeFailed`.
 
     `merged` is the record of this version; the body adds it to the map that it saves and serves with the value.
     """
@@ -217,6 +226,10 @@ class ServeStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Save:
-    """Write a checkpoint in the background. Answered by `Saved` or `SaveFailed`; one at a time."""
+    """Write a checkpoint in the background. Answered by `Saved` or `SaveFailed`; one at a time.
+
+    `replaced`: incarnations that newer ones of their names have replaced, so that none of them comes back.
+    """
 
     why: str
+    replaced: tuple[MemberKey, ...] = ()

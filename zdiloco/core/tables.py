@@ -22,6 +22,8 @@ class Unwelcomes(StrEnum):
     """It belongs to another run: it ends."""
     LAYOUT = "layout"
     """Its model has another layout: it ends."""
+    DONATION = "donation"
+    """Its initial values or its layout make no sense: it ends."""
     REPLACED = "replaced"
     """A newer process of its name has joined: it ends."""
     UNKNOWN = "unknown"
