@@ -8,8 +8,11 @@ import ast
 import fnmatch
 import inspect
 import itertools
+import os
 import pathlib
 import re
+import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -31,7 +34,9 @@ README = ROOT / "README.md"
 # Documents that tell how things are; decisions tell how they were, and what is to come.
 CURRENT = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 ALL = sorted([*CURRENT, *ROOT.glob("docs/decisions/*.md")])
+EXAMPLES = ROOT / "docs" / "examples"
 EXAMPLE_LIMIT_S = 15.0
+SCRIPT_LIMIT_S = 45.0
 
 
 def names_of(paths: list[pathlib.Path]) -> list[str]:
@@ -312,6 +317,37 @@ def served(tmp_path: pathlib.Path, free_ports: Callable[[int], int]) -> Iterator
     node.stop("the test is over")
     thread.join(20.0)
     assert not thread.is_alive()
+
+
+@pytest.mark.net
+@pytest.mark.proc
+def test_the_script_of_the_examples_runs(served: SyncerNode, tmp_path: pathlib.Path) -> None:
+    """Both files as they lie there, save ports and folder; two learners, started as the README says."""
+    for name in ("a", "b"):
+        assert f"    OMP_WAIT_POLICY=PASSIVE .venv/bin/python docs/examples/train.py {name}\n" in README.read_text()
+    script = (EXAMPLES / "train.py").read_text()
+    (tmp_path / "train.py").write_text(script)  # beside the run.toml of `served`
+    assert sum(bool(line.strip()) and line[0] != "#" for line in script.splitlines()) < 25
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, str(tmp_path / "train.py")]
+    started = [
+        subprocess.Popen([*command, name], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        for name in ("a", "b")
+    ]
+    try:
+        ended = [process.communicate(timeout=SCRIPT_LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in started] == [0, 0], ended
+    for name, (said, _) in zip(("a", "b"), ended, strict=True):
+        assert said.startswith(f"{name}: reached_target=True (the target is reached); off by ")
+
+
+def test_the_settings_of_the_examples_can_be_used() -> None:
+    config = load(EXAMPLES / "run.toml")
+    assert (config.run.dir, config.run.target_tokens) == ("runs/example", 400_000)
 
 
 @pytest.mark.net

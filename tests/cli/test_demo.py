@@ -16,7 +16,7 @@ from zdiloco.demo.checks import Check, Lone
 from zdiloco.demo.outcome import Outcome
 from zdiloco.demo.processes import DemoFailed
 from zdiloco.demo.report import Report
-from zdiloco.demo.story import TARGET_TOKENS, Plot
+from zdiloco.demo.story import MIN_TOKENS, TARGET_TOKENS, Plot
 from zdiloco.train.baseline import Baseline, Point, curve
 
 
@@ -43,9 +43,9 @@ def plays(monkeypatch: pytest.MonkeyPatch, found: Report) -> list[tuple[Path, Pl
 
 def test_json_is_one_object(report: Report, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     asked = plays(monkeypatch, report)
-    assert run(["demo", "--json", "--dir", "somewhere", "--tokens", "20000"]) == 0
+    assert run(["demo", "--json", "--dir", "somewhere", "--tokens", "400000"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(report.to_obj()))
-    assert asked == [(Path("somewhere").absolute(), Plot(target_tokens=20_000))]
+    assert asked == [(Path("somewhere").absolute(), Plot(target_tokens=400_000))]
 
 
 def test_text_for_people_in_a_folder_of_its_own(
@@ -66,9 +66,40 @@ def test_a_claim_that_does_not_hold_is_exit_code_1(
     failed = Check(name="a claim", passed=False, figure="a figure")
     plays(monkeypatch, replace(report, checks=(*report.checks, failed)))
     assert run(["demo", "--dir", "somewhere"]) == 1
-    assert "FAILED  a claim: a figure" in capsys.readouterr().out
+    assert "FAILED      a claim: a figure" in capsys.readouterr().out
     assert run(["demo", "--dir", "somewhere", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["passed"] is False
+
+
+def test_a_claim_that_cannot_be_judged_is_no_failure(
+    report: Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unsaid = Check(name="a claim", passed=None, figure="why not")
+    outcome = Outcome(loss_before=5.5, loss_after=1.5, lone=None, why_no_lone="too short")
+    plays(monkeypatch, replace(report, checks=(*report.checks, unsaid), outcome=outcome))
+    assert run(["demo", "--dir", "somewhere"]) == 0
+    said = capsys.readouterr().out
+    assert "not judged  a claim: why not" in said
+    assert "1 of 7 claims could not be judged" in said
+    assert "one learner alone: not judged" in said
+    assert run(["demo", "--dir", "somewhere", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["passed"], found["lone"], found["checks"][-1]["passed"]) == (True, None, None)
+
+
+def test_too_few_tokens_are_one_line_and_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signals, "interrupt_on_any", lambda: None)
+    for tokens in ("20000", "0"):
+        assert run(["demo", "--tokens", tokens]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"zdiloco: --tokens is {int(tokens):,}; allowed is 400,000 to 10^12")
+        assert said.count("\n") == 1
+    assert run(["demo", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"at least {MIN_TOKENS:,}" in text
+    assert f"[default: {TARGET_TOKENS:,}]" in text
 
 
 def test_a_story_that_went_wrong_shows_the_logs(

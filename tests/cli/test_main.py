@@ -1,5 +1,6 @@
 """The command line: what it knows, and that every error is one line and its exit code."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import zdiloco
 from zdiloco import errors
 from zdiloco.cli import main as mains
+from zdiloco.cli.config import config
 from zdiloco.cli.main import cli, run
 from zdiloco.cli.signals import Leaving
 
@@ -35,13 +37,53 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [["sink"], ["sync"], ["learner", "run.toml"], ["status", "x"], ["status", "h:1", "--timeout", "0"], []]
+    ("line", "command"),
+    [
+        (["sink"], "zdiloco"),
+        (["sync"], "zdiloco sync"),
+        (["sync", "run.toml", "--frsh"], "zdiloco sync"),
+        (["learner", "run.toml"], "zdiloco learner"),
+        (["status", "h:1", "--timeout", "0"], "zdiloco status"),
+        (["config", "chck", "run.toml"], "zdiloco config"),
+        (["--log-level", "loud", "status", "h:1"], "zdiloco"),
+        (["demo", "--tokens", "many"], "zdiloco demo"),
+    ],
 )
-def test_wrong_usage_is_exit_code_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_line_where_to_look_and_2(
+    line: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(line) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err
+    first, then = said.err.splitlines()
+    assert first.startswith("zdiloco: ")
+    assert then == f"Try '{command} --help'."
+
+
+def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    run([])
+    said = capsys.readouterr()
+    assert "Usage: zdiloco" in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        (["config", "check", "RUN", "--log-level", "debug"], logging.DEBUG),
+        (["--log-level", "debug", "config", "check", "RUN"], logging.DEBUG),
+        (["--log-level", "debug", "config", "check", "RUN", "--log-level", "error"], logging.ERROR),
+        (["config", "check", "RUN"], logging.INFO),
+    ],
+)
+def test_the_log_level_goes_before_or_after_the_command(line: list[str], level: int, small_run: Path) -> None:
+    assert run([str(small_run) if word == "RUN" else word for word in line]) == 0
+    assert logging.getLogger("zdiloco").level == level
+
+
+def test_every_command_takes_a_log_level() -> None:
+    leafs = [*(each for each in cli.commands.values() if not isinstance(each, click.Group)), *config.commands.values()]
+    assert len(leafs) == 6
+    assert all(any("--log-level" in option.opts for option in leaf.params) for leaf in leafs)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +156,12 @@ def test_what_a_command_returns_is_the_exit_code(monkeypatch: pytest.MonkeyPatch
     assert run(["sync", "run.toml"]) == 0
 
 
-def test_a_leave_in_order_is_0_and_an_interrupt_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leave_in_order_is_0_and_an_interrupt_130(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log says the same."""
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    caplog.set_level(logging.INFO)
     heard: list[str] = []
     leaving = Leaving(heard.append)
     assert (leaving.exit_code(0), leaving.exit_code(3)) == (0, 3)
@@ -124,6 +170,10 @@ def test_a_leave_in_order_is_0_and_an_interrupt_130(monkeypatch: pytest.MonkeyPa
     leaving = Leaving(heard.append)
     leaving._handle(2, None)
     assert (leaving.exit_code(0), leaving.exit_code(1), heard) == (130, 1, ["SIGTERM", "SIGINT"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "ends after SIGTERM code=0", "ends after SIGTERM code=3", "ends after SIGINT code=130",
+        "ends after SIGINT code=1",
+    ]  # fmt: skip
 
 
 def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

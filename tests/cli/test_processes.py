@@ -91,6 +91,14 @@ def test_a_run_reaches_its_target_and_everybody_ends_with_0(small_run: Path, pro
     kinds = [line["kind"] for line in read_journal(run_dir)]
     assert (kinds[0], kinds[-1]) == ("start", "end")
     assert "round" in kinds
+    assert_a_finished_run_says_so(processes.start("sync", str(small_run), "--set", "sync.recover_wait_s=0.1"))
+
+
+def assert_a_finished_run_says_so(process: Process) -> None:
+    code, said = ended(process)
+    assert code == 0
+    assert "this run was finished before" in said.splitlines()[-1]
+    assert "raise run.target_tokens" in said.splitlines()[-1]
 
 
 def test_a_syncer_answers_and_leaves_in_order(small_run: Path, processes: Processes) -> None:
@@ -100,7 +108,9 @@ def test_a_syncer_answers_and_leaves_in_order(small_run: Path, processes: Proces
         with Query(load(small_run).net) as query:
             assert query.ask(LIMIT_S)["learners"] == []
             process.send_signal(number)
-            assert ended(process)[0] == code
+            found, said = ended(process)
+            assert found == code
+            assert said.splitlines()[-1].endswith(f"ends after {number.name} code={code}")
             with pytest.raises(LinkError, match="no syncer answers"):
                 query.ask(0.2)
 

@@ -9,7 +9,8 @@ import pytest
 
 from zdiloco.cli.main import run
 from zdiloco.cli.status import net_of
-from zdiloco.cli.status_text import status_text
+from zdiloco.cli.status_text import WITHOUT_VALUES, status_text
+from zdiloco.core.start import SyncerPhase
 from zdiloco.errors import ConfigError
 from zdiloco.node.query import Query
 
@@ -35,8 +36,10 @@ ANSWER: dict[str, Any] = {
 def test_the_text_shows_run_fragments_and_learners() -> None:
     lines = status_text(ANSWER).splitlines()
     assert lines[0] == "run run-1, epoch 2, running"
-    assert lines[1] == "merged 1,000 tokens (25.0% of 4,000) in 1,200 rounds of 1.50 learners on average"
-    assert lines[3] == "ledger trained 1,200, merged 1,000, lost -"
+    assert lines[1] == (
+        "merged 1,000 tokens (25.0% of 4,000); since this syncer started 1,200 rounds of 1.50 learners on average"
+    )
+    assert lines[3] == "ledger of the processes since this syncer started: trained 1,200, lost -"
     assert lines[5:8] == [
         "fragment  version  stable  held  round  why",
         "       0       12       9     1  grace  grace window, 1 in, missing b",
@@ -50,6 +53,23 @@ def test_a_syncer_without_keys_or_target_says_so() -> None:
     text = status_text({**ANSWER, "target_tokens": 0, "node": {"insecure": True}, "learners": [], "fragments": []})
     assert "INSECURE" in text
     assert "% of" not in text
+
+
+@pytest.mark.parametrize(
+    ("phase", "says"),
+    [
+        ("recovering", "recovering: reading the checkpoint, asking the fleet"),
+        ("empty", "empty: waiting for the first learner, whose values begin the run"),
+        ("sealing", "sealing: writing the first checkpoint of its epoch"),
+    ],
+)
+def test_before_a_syncer_has_values_it_says_what_it_does_and_no_zeros(phase: str, says: str) -> None:
+    assert status_text({**ANSWER, "phase": phase}) == f"run run-1, {says}"
+    assert "INSECURE" in status_text({**ANSWER, "phase": phase, "node": {"insecure": True}})
+
+
+def test_the_phases_told_are_phases() -> None:
+    assert {*WITHOUT_VALUES} < {str(phase) for phase in SyncerPhase}
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,38 @@ def test_no_worse_than_one_learner_alone(loss: float, lone: Lone, passes: bool, 
 @pytest.mark.parametrize(
     ("merged", "passes"), [({"a": 5, "c": 1}, True), ({"a": 5, "c": 0}, False), ({"a": 0}, False), ({}, False)]
 )
-def test_every_survivor_is_merged_after_the_kill(merged: dict[str, int], passes: bool) -> None:
+def test_every_survivor_is_merged_after_the_kill(merged: dict[str, float], passes: bool) -> None:
     check = checks.check_survivors(merged, "b")
     assert check.passed is passes
     assert "b" in check.name
 
 
-def test_who_came_back_is_merged_again() -> None:
-    assert checks.check_returned("b", 1).passed
-    assert not checks.check_returned("b", 0).passed
+def test_without_a_kill_there_are_no_survivors_to_judge() -> None:
+    check = checks.check_survivors({"a": 0}, "b", was_killed=False)
+    assert (check.passed, check.figure) == (None, "the run was over before the kill")
+
+
+@pytest.mark.parametrize(
+    ("merged", "back_s", "passes", "says"),
+    [
+        (1.0, 3.0, True, "tokens merged: 1"),
+        (0.0, 15.0, False, "tokens merged: 0"),
+        (0.0, 14.9, None, "over 14.9 s after b was started again"),
+        (0.0, None, None, "over before b was started again"),
+    ],
+)
+def test_who_came_back_is_merged_again_if_there_was_time(
+    merged: float, back_s: float | None, passes: bool | None, says: str
+) -> None:
+    check = checks.check_returned("b", merged, back_s)
+    assert check.passed is passes
+    assert says in check.figure
+
+
+def test_without_a_yardstick_nobody_is_measured() -> None:
+    check = checks.check_lone(1.0, None, "the lone curve begins at 200 steps, the fastest learner made 20")
+    assert check.passed is None
+    assert "begins at 200 steps" in check.figure
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_before_and_after_are_the_losses_of_these_values(text: TaskParams, tmp_p
     assert found.loss_before == task.evaluate()
     assert found.loss_after == task.evaluate_values(other)
     assert found.loss_before != found.loss_after
+    assert found.lone is not None
     assert found.lone.loss == pytest.approx(2.6)
     assert found.lone.noise_factor == 1.0
 
@@ -47,11 +48,20 @@ def test_before_and_after_are_the_losses_of_these_values(text: TaskParams, tmp_p
 def test_another_text_widens_the_noise_and_is_said(text: TaskParams, tmp_path: Path) -> None:
     values = {name: value.detach() for name, value in ByteGPT(preset("tiny"), seed=0).named_parameters()}
     found = judge(text, values, 100, curve_for(text, tmp_path / "curve.json", "of another text"))
+    assert found.lone is not None
     assert found.lone.noise_factor == 2.0
     assert found.loss_before == found.loss_after
     assert "of another text" in found.remarks[-1]
     assert "--measure-baseline" in found.remarks[-1]
     assert any("batch_size 2, measured None" in remark for remark in found.remarks)
+
+
+def test_below_the_first_point_of_the_curve_there_is_no_yardstick(text: TaskParams, tmp_path: Path) -> None:
+    values = {name: value.detach() for name, value in ByteGPT(preset("tiny"), seed=0).named_parameters()}
+    found = judge(text, values, 9, curve_for(text, tmp_path / "curve.json", "of another text"))
+    assert found.lone is None
+    assert found.why_no_lone == "the lone curve begins at 10 steps, the fastest learner made 9"
+    assert found.remarks == ()
 
 
 def test_values_of_another_model_are_refused(text: TaskParams, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,11 @@ def test_a_whole_demo_is_drawn(tmp_path: Path) -> None:
 def test_an_empty_story_is_drawn(tmp_path: Path) -> None:
     data = picture.draw(scene([notes_of("a", 10, 0)], [], killed_at=0.0), tmp_path / "demo.png").read_bytes()
     assert chunks(data)[-1] == b"IEND"
+
+
+def test_without_a_yardstick_the_rest_is_drawn(tmp_path: Path) -> None:
+    bare = replace(scene([notes_of("a", 10, 5)], []), lone=None)
+    assert chunks(picture.draw(bare, tmp_path / "demo.png").read_bytes())[-1] == b"IEND"
 
 
 def test_a_place_that_cannot_be_written_is_an_error_of_the_disk(tmp_path: Path) -> None:

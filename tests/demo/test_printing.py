@@ -25,9 +25,11 @@ def test_it_prints_what_was_found(finished: Finished, outcome: Outcome, monkeypa
     assert [line.split()[:3] for line in lines[1:5]] == [
         ["a", "finished", "20"], ["b", "killed", "6"], ["b", "returned", "5"], ["c", "finished", "8"],
     ]  # fmt: skip
-    assert "FAILED  a claim: a figure" in lines
+    assert "FAILED      a claim: a figure" in lines
     assert sum(line.startswith("ok ") for line in lines) == 6
     assert "trained 390 = merged 330 + unmerged 0 + lost 20 + dropped 0 + left 40" in text
-    assert "note    a remark" in lines
+    assert "note        a remark" in lines
+    assert "one learner alone: 1.600 ± 0.010 in 20 steps" in text
+    assert "not judged" not in text
     assert f"picture {finished.run_dir / 'demo.png'}" in lines
     assert "…" not in text

@@ -18,10 +18,30 @@ STATUS = {
 
 
 def test_the_newest_notes_of_every_learner_are_shown(finished: Finished) -> None:
-    assert latest(finished.story) == [("a", 20, 2.0), ("b", 5, 2.0), ("c", 8, 2.0)]
+    found = [(name, line["step"], line["loss"]) for name, line in latest(finished.story)]
+    assert found == [("a", 20, 2.0), ("b", 5, 2.0), ("c", 8, 2.0)]
     assert summary(finished.story).startswith("waiting for the syncer; a 20 steps")
     finished.story.status, finished.story.share = STATUS, 0.25
     assert summary(finished.story).startswith("merged  25.0% of 2,000,000 tokens in 12 rounds; a 20 steps, loss 2.00;")
+
+
+def test_a_killed_learner_is_shown_as_killed_until_it_is_back(finished: Finished) -> None:
+    story = finished.story
+    story.returned_at = 0.0
+    (back,) = (finished.run_dir / "learners").glob(f"b-{12:016x}.jsonl")
+    notes = back.read_text()
+    back.unlink()
+    assert "; b killed; c 8 steps" in summary(story)
+    story.returned_at = 125.0
+    back.write_text(notes.splitlines(keepends=True)[0])  # it has joined, and made no step
+    assert "; b killed; c 8 steps" in summary(story)
+    back.write_text(notes)
+    assert "; b 5 steps, loss 2.00; c 8 steps" in summary(story)
+
+
+def test_the_end_of_a_run_says_so(finished: Finished) -> None:
+    finished.story.status = {**STATUS, "phase": "draining"}
+    assert "in 12 rounds; the target is reached, open rounds close; a 20 steps" in summary(finished.story)
 
 
 def test_notes_that_have_hardly_begun_are_no_notes(finished: Finished) -> None:

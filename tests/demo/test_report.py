@@ -59,8 +59,8 @@ def test_every_claim_is_checked(gathered: Report) -> None:
     assert [check.passed for check in gathered.checks] == [True] * 6
     assert gathered.passed
     figures = " | ".join(check.figure for check in gathered.checks)
-    assert "a 180, c 160" in figures
-    assert "fragment tokens: 60" in figures
+    assert "a 90, c 80" in figures
+    assert "tokens merged: 30" in figures
     assert "8 accounts" in figures
 
 
@@ -82,10 +82,27 @@ def test_a_model_that_was_ruined_is_still_json(gathered: Report) -> None:
 
 def test_without_a_kill_nothing_was_merged_after_it(finished: Finished, outcome: Outcome, monkeypatch: Any) -> None:
     monkeypatch.setattr(reports, "judge", lambda *_: outcome)
-    finished.story.killed_at = 0.0
-    checks = {check.name: check.passed for check in gather(finished.story, finished.rounds).checks}
-    assert not checks["survivors were merged after the kill of b"]
-    assert not checks["b was merged after its return"]
+    finished.story.killed_at = finished.story.returned_at = 0.0
+    found = gather(finished.story, finished.rounds)
+    checks = {check.name: check.passed for check in found.checks}
+    assert found.passed
+    assert checks["survivors were merged after the kill of b"] is None
+    assert checks["b was merged after its return"] is None
+
+
+def test_a_run_that_left_no_time_for_the_return_is_not_judged_by_it(
+    finished: Finished, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "judge", lambda *_: replace(outcome, lone=None, why_no_lone="too short"))
+    finished.story.killed_at, finished.story.returned_at = 145.0, 147.0
+    found = gather(finished.story, [line for line in finished.rounds if line["t"] < 145])
+    verdicts = {check.name: check.passed for check in found.checks}
+    assert verdicts["b was merged after its return"] is None
+    assert verdicts["and is no worse than one learner alone"] is None
+    assert found.to_obj()["lone"] is None
+    finished.story.returned_at = 130.0  # 20 s before the end: enough
+    found = gather(finished.story, [line for line in finished.rounds if line["t"] < 145])
+    assert {check.name: check.passed for check in found.checks}["b was merged after its return"] is False
 
 
 def test_a_journal_that_says_otherwise_fails_the_ledger(
@@ -124,6 +141,8 @@ def test_goodput_is_a_share_of_time() -> None:
 
 def test_only_rounds_after_the_moment_count(finished: Finished) -> None:
     key = f"{10:016x}"
-    assert merged_after(finished.rounds, key, 0.0) == 360
-    assert merged_after(finished.rounds, key, 110.0) == 180
-    assert merged_after(finished.rounds, key, math.inf) == 0
+    shares = (0.75, 0.25)
+    assert merged_after(finished.rounds, key, 0.0, shares) == 180
+    assert merged_after(finished.rounds, key, 110.0, shares) == 90
+    assert merged_after([line for line in finished.rounds if line["fragment"]], key, 110.0, shares) == 22.5
+    assert merged_after(finished.rounds, key, math.inf, shares) == 0

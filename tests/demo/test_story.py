@@ -9,10 +9,10 @@ import pytest
 from zdiloco.config import load
 from zdiloco.demo import story as stories
 from zdiloco.demo.processes import DemoFailed
-from zdiloco.demo.story import Plot, Stage, Story, prepare
+from zdiloco.demo.story import MIN_TOKENS, Plot, Stage, Story, prepare
 from zdiloco.errors import ConfigError, LinkError
 
-PLOT = Plot(target_tokens=100_000)
+PLOT = Plot(target_tokens=500_000)
 
 
 class World:
@@ -44,7 +44,7 @@ class World:
         answer = self.script[self.asked - 1]
         if answer is None:
             raise LinkError("nobody answers")
-        return {"progress": answer}
+        return {"progress": answer, "phase": "draining" if answer >= 1 else "running"}
 
     def __enter__(self) -> "World":
         return self
@@ -104,7 +104,8 @@ def play(world: World, tmp_path: Path) -> Callable[..., tuple[Story, list[str]]]
 def test_the_plot_follows_the_merged_tokens(world: World, play: Callable[..., Any]) -> None:
     story, events = play(None, 0.0, 0.1, 0.33, 0.34, 0.4, 0.54, 0.55, 0.8, 1.0)
     assert events == [
-        "started a syncer and a, b, c", "killed b (SIGKILL)", "started b again", "the run is over",
+        "started a syncer and a, b, c", "killed b (SIGKILL)", "started b again",
+        "the target is reached; open rounds close", "the run is over",
     ]  # fmt: skip
     assert [child.name for child in world.children] == ["syncer", "a", "b", "c", "b"]
     assert world.children[2].killed
@@ -170,8 +171,9 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"target_tokens": 5}, {"victim": "d"}, {"kill_at": 0.6}, {"kill_at": 0.0}, {"return_at": 1.0}]
+    "wrong",
+    [{"target_tokens": MIN_TOKENS - 1}, {"victim": "d"}, {"kill_at": 0.6}, {"kill_at": 0.0}, {"return_at": 1.0}],
 )
 def test_an_impossible_plot_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"target|must"):
+    with pytest.raises(ConfigError, match=r"--tokens is 399,999|must"):
         Plot(**wrong)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from zdiloco.cli.options import overrides, run_file
+from zdiloco.cli.options import log_level, overrides, run_file
 
 
 @click.group()
@@ -15,6 +15,7 @@ def config() -> None:
 @config.command()
 @run_file
 @overrides
+@log_level
 def check(run_toml: Path, overrides: tuple[str, ...]) -> None:
     """Say whether RUN.toml can be used; the error names the key, the value and what is allowed."""
     from zdiloco.config import describe, load
@@ -26,6 +27,7 @@ def check(run_toml: Path, overrides: tuple[str, ...]) -> None:
 @config.command()
 @run_file
 @overrides
+@log_level
 def show(run_toml: Path, overrides: tuple[str, ...]) -> None:
     """Print every key with its value, unit, meaning and default, as TOML."""
     from zdiloco.config import load, to_toml

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from zdiloco.cli.options import overrides, run_file
+from zdiloco.cli.options import log_level, overrides, run_file
 
 
 @click.command()
@@ -23,6 +23,7 @@ from zdiloco.cli.options import overrides, run_file
     help="Be so many times slower, by sleeping within each step: for demonstrations and tests.",
 )
 @overrides
+@log_level
 def learner(run_toml: Path, name: str, shard: int | None, slowdown: float, overrides: tuple[str, ...]) -> int:
     """Train the task of RUN.toml as one learner, until the run's target is reached.
 

@@ -7,6 +7,7 @@ interrupted). What loads torch is imported inside the commands, so that help and
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -15,18 +16,21 @@ from zdiloco.cli import logs
 from zdiloco.cli.config import config
 from zdiloco.cli.demo import demo
 from zdiloco.cli.learner import learner
+from zdiloco.cli.options import LEVELS
 from zdiloco.cli.status import status
 from zdiloco.cli.sync import sync
 from zdiloco.errors import ZdilocoError
 
 INTERRUPTED = 130
+NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What newer versions of click raise instead of printing the help themselves."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="zdiloco")
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    type=LEVELS,
     default="info",
     show_default=True,
     help="Least important events that are logged, on standard error.",
@@ -44,16 +48,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (that of the process when None) and return its exit code; errors are printed here."""
     try:
         code = cli.main(args=arguments, prog_name="zdiloco", standalone_mode=False)
+    except NO_ARGUMENTS as error:
+        error.show()  # the help itself
+        return int(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        _say(error.format_message())
+        context = getattr(error, "ctx", None)
+        if context is not None:
+            click.echo(f"Try '{context.command_path} --help'.", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("zdiloco: interrupted", err=True)
+        _say("interrupted")
         return INTERRUPTED
     except ZdilocoError as error:
-        click.echo(f"zdiloco: {' '.join(str(error).split())}", err=True)
+        _say(str(error))
         return error.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _say(what: str) -> None:
+    click.echo(f"zdiloco: {' '.join(what.split())}", err=True)
 
 
 def main() -> None:

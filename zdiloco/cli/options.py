@@ -6,6 +6,9 @@ from typing import Any
 
 import click
 
+from zdiloco.cli import logs
+
+LEVELS = click.Choice(["debug", "info", "warning", "error"])
 Command = Callable[..., Any]
 
 run_file: Callable[[Command], Command] = click.argument(
@@ -17,4 +20,18 @@ overrides: Callable[[Command], Command] = click.option(
     metavar="SECTION.KEY=VALUE",
     multiple=True,
     help="Set a key, over what RUN.toml says; may be repeated.",
+)
+
+
+def _set_level(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        logs.configure(value)
+
+
+log_level: Callable[[Command], Command] = click.option(
+    "--log-level",
+    type=LEVELS,
+    expose_value=False,
+    callback=_set_level,
+    help="Least important events that are logged; here, or before the command.  [default: info]",
 )

@@ -3,10 +3,13 @@
 Rule: a handler sets what others look at and calls one function that may be called from a handler; it never waits.
 """
 
+import logging
 import os
 import signal
 from collections.abc import Callable
 from types import FrameType
+
+log = logging.getLogger("zdiloco.cli")
 
 INTERRUPTED = 130
 
@@ -37,7 +40,11 @@ class Leaving:
         self._on_ask(self.asked)
 
     def exit_code(self, otherwise: int) -> int:
-        """What the process should end with: 130 after an interrupt, 0 after a leave in order, else `otherwise`."""
-        if otherwise == 0 and self.asked == "SIGINT":
-            return INTERRUPTED
-        return otherwise
+        """What the process should end with: 130 after an interrupt, 0 after a leave in order, else `otherwise`.
+
+        After a signal the log's last line says which, and with what code.
+        """
+        code = INTERRUPTED if otherwise == 0 and self.asked == "SIGINT" else otherwise
+        if self.asked:
+            log.info("ends after %s code=%d", self.asked, code)
+        return code

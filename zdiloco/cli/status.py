@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zdiloco.cli.options import log_level
+
 if TYPE_CHECKING:
     from zdiloco.node.params import NetParams
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait for the answer."
 )
+@log_level
 def status(endpoint: str, as_json: bool, timeout: float) -> None:
     """Ask the syncer at ENDPOINT (HOST:PORT, its net.port) how its run stands.
 

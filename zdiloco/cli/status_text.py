@@ -7,11 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Row = Sequence[str]
+WITHOUT_VALUES = {
+    "empty": "empty: waiting for the first learner, whose values begin the run",
+    "recovering": "recovering: reading the checkpoint, asking the fleet",
+    "sealing": "sealing: writing the first checkpoint of its epoch",
+}
+"""Phases in which the syncer's counts say nothing yet: shown in their place."""
 
 
 def status_text(answer: Mapping[str, Any]) -> str:
     """Return the lines, without an end of line at the end."""
     parts = [*_head(answer), "", *_fragments(answer["fragments"]), "", *_learners(answer["learners"])]
+    if answer["phase"] in WITHOUT_VALUES:
+        parts = [f"run {answer['run_id']}, {WITHOUT_VALUES[answer['phase']]}", *_warnings(answer)]
     return "\n".join(line.rstrip() for line in parts)
 
 
@@ -20,14 +28,23 @@ def _head(answer: Mapping[str, Any]) -> list[str]:
     share = f" ({answer['progress']:.1%} of {target:,})" if target else ""
     lines = [
         f"run {answer['run_id']}, epoch {answer['epoch']}, {answer['phase']}",
-        f"merged {answer['merged_tokens']:,.0f} tokens{share} in {answer['rounds']:,} rounds of "
-        f"{answer['mean_participants']:.2f} learners on average",
+        f"merged {answer['merged_tokens']:,.0f} tokens{share}; since this syncer started {answer['rounds']:,} rounds "
+        f"of {answer['mean_participants']:.2f} learners on average",
         f"{answer['live']} live, quorum {answer['quorum']}, at most {answer['max_open_rounds']} open rounds",
-        "ledger " + ", ".join(f"{word} {_tokens(value)}" for word, value in answer["ledger"].items()),
+        f"ledger of the processes since this syncer started: {_ledger(answer['ledger'])}",
     ]
-    if answer["node"]["insecure"]:
-        lines.append("INSECURE: this syncer listens without keys beyond loopback; anybody may join")
-    return lines
+    return [*lines, *_warnings(answer)]
+
+
+def _ledger(terms: Mapping[str, float | None]) -> str:
+    """All terms but what is merged, which is of the whole run and stands above."""
+    return ", ".join(f"{word} {_tokens(value)}" for word, value in terms.items() if word != "merged")
+
+
+def _warnings(answer: Mapping[str, Any]) -> list[str]:
+    if not answer["node"]["insecure"]:
+        return []
+    return ["INSECURE: this syncer listens without keys beyond loopback; anybody may join"]
 
 
 def _fragments(fragments: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,16 +1,24 @@
 """`zdiloco sync`: the syncer process of a run."""
 
+import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from zdiloco.cli.options import overrides, run_file
+from zdiloco.cli.options import log_level, overrides, run_file
+
+if TYPE_CHECKING:
+    from zdiloco.node.syncer import SyncerNode
+
+log = logging.getLogger(__name__)
 
 
 @click.command()
 @run_file
 @click.option("--fresh", is_flag=True, help="Start a new run; refused where the run folder holds a checkpoint.")
 @overrides
+@log_level
 def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
     """Keep the published values of the run in RUN.toml: call, merge, publish, save.
 
@@ -23,4 +31,18 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
 
     node = SyncerNode(load(run_toml, overrides), fresh=fresh)
     leaving = Leaving(node.stop)
-    return leaving.exit_code(node.run())
+    code = leaving.exit_code(node.run())
+    if told := was_over(node):
+        log.warning(told)
+    return code
+
+
+def was_over(node: "SyncerNode") -> str:
+    """What to do where the run had reached its target before this syncer began; empty: it had not."""
+    machine, run = node.machine, node.settings.run
+    if not machine.target_tokens or machine.rounds or machine.merged_tokens < machine.target_tokens:
+        return ""
+    return (
+        f"this run was finished before: {machine.merged_tokens:,.0f} of {machine.target_tokens:,} tokens are merged; "
+        f"to go on raise run.target_tokens, for a new run take another run.dir than {run.dir}"
+    )

@@ -14,14 +14,19 @@ NOISE_BOUND = 2.0
 PAUSE_SHARE = 0.25
 """Part of a median step that 99 of 100 calls of `step()` must stay below."""
 PAUSE_PERCENTILE = 99.0
+RETURN_S = 15.0
+"""Time that a learner which was started again may take until something of it is merged; most is its start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One claim: `name` says what is claimed, `figure` what was found beside its bound."""
+    """One claim: `name` says what is claimed, `figure` what was found beside its bound.
+
+    `passed` None: this run cannot tell, and `figure` says why; that is no failure.
+    """
 
     name: str
-    passed: bool
+    passed: bool | None
     figure: str
 
 
@@ -72,8 +77,14 @@ def check_loss(loss: float, limit: float = LOSS_LIMIT) -> Check:
     return Check(name="the merged model has learned", passed=loss < limit, figure=f"loss {loss:.3f}, limit {limit:g}")
 
 
-def check_lone(loss: float, lone: Lone) -> Check:
-    """The merged model is no worse than what the fastest learner would have reached alone in as many steps."""
+def check_lone(loss: float, lone: Lone | None, why_none: str = "") -> Check:
+    """The merged model is no worse than what the fastest learner would have reached alone in as many steps.
+
+    Not judged without a yardstick (`lone` None); `why_none` says why there is none.
+    """
+    name = "and is no worse than one learner alone"
+    if lone is None:
+        return Check(name=name, passed=None, figure=why_none)
     noise = lone.noise_factor * lone.noise
     away = (loss - lone.loss) / noise if noise > 0 else math.copysign(math.inf, loss - lone.loss)
     doubled = "" if lone.noise_factor == 1 else f", noise times {lone.noise_factor:g} for another text"
@@ -81,26 +92,35 @@ def check_lone(loss: float, lone: Lone) -> Check:
         f"{loss:.3f}; alone in {lone.steps} steps {lone.loss:.3f} ± {lone.noise:.3f}{doubled}: "
         f"{abs(away):.1f} standard deviations {'above' if away > 0 else 'below'}, bound {NOISE_BOUND:g} above"
     )
-    return Check(name="and is no worse than one learner alone", passed=loss <= lone.bound, figure=figure)
+    return Check(name=name, passed=loss <= lone.bound, figure=figure)
 
 
-def check_survivors(merged_tokens: Mapping[str, int], killed: str) -> Check:
-    """Every survivor's tokens were merged after the kill. `merged_tokens`: per survivor, after that moment."""
-    figure = ", ".join(f"{name} {tokens:,}" for name, tokens in sorted(merged_tokens.items())) or "no survivors"
-    return Check(
-        name=f"survivors were merged after the kill of {killed}",
-        passed=bool(merged_tokens) and all(tokens > 0 for tokens in merged_tokens.values()),
-        figure=f"fragment tokens: {figure}",
-    )
+def check_survivors(merged_tokens: Mapping[str, float], killed: str, *, was_killed: bool = True) -> Check:
+    """Every survivor's tokens were merged after the kill. Not judged where the run was over before it.
+
+    `merged_tokens`: per survivor, after that moment, weighed by parameter share.
+    """
+    name = f"survivors were merged after the kill of {killed}"
+    if not was_killed:
+        return Check(name=name, passed=None, figure="the run was over before the kill")
+    figure = ", ".join(f"{name} {tokens:,.0f}" for name, tokens in sorted(merged_tokens.items())) or "no survivors"
+    passed = bool(merged_tokens) and all(tokens > 0 for tokens in merged_tokens.values())
+    return Check(name=name, passed=passed, figure=f"tokens merged since: {figure}")
 
 
-def check_returned(name: str, merged_tokens: int) -> Check:
-    """The learner that came back was merged again. `merged_tokens`: of its new incarnation."""
-    return Check(
-        name=f"{name} was merged after its return",
-        passed=merged_tokens > 0,
-        figure=f"fragment tokens: {merged_tokens:,}",
-    )
+def check_returned(name: str, merged_tokens: float, back_s: float | None) -> Check:
+    """The learner that came back was merged again. Not judged where the run left it no time for that.
+
+    `merged_tokens`: of its new incarnation, weighed by parameter share; `back_s`: seconds from its second start to the
+    end of the run, None where it was not started again.
+    """
+    claim = f"{name} was merged after its return"
+    if merged_tokens <= 0 and back_s is None:
+        return Check(name=claim, passed=None, figure=f"the run was over before {name} was started again")
+    if merged_tokens <= 0 and back_s is not None and back_s < RETURN_S:
+        why = f"the run was over {back_s:.1f} s after {name} was started again; that may take {RETURN_S:g} s"
+        return Check(name=claim, passed=None, figure=why)
+    return Check(name=claim, passed=merged_tokens > 0, figure=f"tokens merged: {merged_tokens:,.0f}")
 
 
 def check_ledger(gaps: Mapping[str, int], differences: Mapping[str, int], trained: float) -> Check:

@@ -20,13 +20,15 @@ OTHER_TEXT_FACTOR = 2.0
 class Outcome:
     """Validation losses (nats per byte) of the initial and of the final values, and the yardstick.
 
-    `remarks`: in what the yardstick was measured otherwise, one line each.
+    `lone` None: the curve does not say what so short a run reaches, and `why_no_lone` says so. `remarks`: in what the
+    yardstick was measured otherwise, one line each.
     """
 
     loss_before: float
     loss_after: float
-    lone: Lone
-    remarks: tuple[str, ...]
+    lone: Lone | None
+    remarks: tuple[str, ...] = ()
+    why_no_lone: str = ""
 
 
 def named_values(cut: Cut, layout: Layout) -> dict[str, Tensor]:
@@ -48,14 +50,21 @@ def judge(params: TaskParams, values: dict[str, Tensor], steps: int, baseline: P
     torch.set_num_threads(1)
     task = Task(params, shard=0)
     yardstick = curve(baseline)
-    loss, noise = yardstick.at_step(steps)
-    same_text = task.corpus.digest == yardstick.corpus_digest
+    first = yardstick.points[0].steps
+    told = steps >= first
     return Outcome(
         loss_before=task.evaluate(),
         loss_after=task.evaluate_values(values),
-        lone=Lone(steps=steps, loss=loss, noise=noise, noise_factor=1.0 if same_text else OTHER_TEXT_FACTOR),
-        remarks=_remarks(yardstick, params, task.corpus.digest),
+        lone=_lone(yardstick, steps, task.corpus.digest) if told else None,
+        remarks=_remarks(yardstick, params, task.corpus.digest) if told else (),
+        why_no_lone="" if told else f"the lone curve begins at {first} steps, the fastest learner made {steps}",
     )
+
+
+def _lone(yardstick: Baseline, steps: int, digest: str) -> Lone:
+    loss, noise = yardstick.at_step(steps)
+    factor = 1.0 if digest == yardstick.corpus_digest else OTHER_TEXT_FACTOR
+    return Lone(steps=steps, loss=loss, noise=noise, noise_factor=factor)
 
 
 def _remarks(yardstick: Baseline, params: TaskParams, digest: str) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class Scene:
     ended_at: float
     victim: str
     loss_after: float
-    lone: Lone
+    lone: Lone | None
 
 
 def draw(scene: Scene, path: Path) -> Path:
@@ -81,18 +81,21 @@ def _losses(axes: Any, scene: Scene) -> None:
         axes.plot(times, smooth([loss for _, _, loss in notes.loss]), color=_colour(scene, notes.name), label=label)
     end = scene.ended_at - scene.training_at
     axes.plot([end], [scene.loss_after], "*", color="black", markersize=13, label="merged model (validation)")
-    noise = scene.lone.noise * scene.lone.noise_factor
-    axes.errorbar(
-        [end], [scene.lone.loss], yerr=[2 * noise], fmt="x", color="gray", capsize=4,
-        label=f"one learner alone, {scene.lone.steps} steps",
-    )  # fmt: skip
+    lowest = scene.loss_after
+    if scene.lone is not None:
+        noise = scene.lone.noise * scene.lone.noise_factor
+        axes.errorbar(
+            [end], [scene.lone.loss], yerr=[2 * noise], fmt="x", color="gray", capsize=4,
+            label=f"one learner alone, {scene.lone.steps} steps",
+        )  # fmt: skip
+        lowest = min(lowest, scene.lone.loss)
     merged = sorted((t - scene.training_at, 100 * share) for notes in scene.notes for t, share, _ in notes.loss)
     right = axes.twinx()
     right.plot([t for t, _ in merged], [share for _, share in merged], color="gray", linewidth=0.9, alpha=0.7)
     right.set_ylabel("merged tokens [% of the target], gray", color="gray")
     right.set_ylim(0, 104)
     axes.set_ylabel("loss [nats per byte]")
-    axes.set_ylim(bottom=min(scene.loss_after, scene.lone.loss) - 0.15, top=4.0)
+    axes.set_ylim(bottom=lowest - 0.15, top=4.0)
     axes.grid(alpha=0.25)
 
 

@@ -7,6 +7,7 @@ from zdiloco.core.ledger import Fates
 from zdiloco.demo.report import LearnerRow, Report, picture_path
 
 WIDTH = 130
+VERDICTS = {True: "ok", False: "FAILED", None: "not judged"}
 COLUMNS = (
     "learner", "fate", "steps", "trained", "merged", "left", "lost", "dropped", "rounds", "step ms", "p99 ms", "max ms",
     "MB up", "MB down",
@@ -21,9 +22,12 @@ def print_report(report: Report, console: Console | None = None) -> None:
         out.print(line)
     out.print()
     for check in report.checks:
-        out.print(f"{'ok    ' if check.passed else 'FAILED'}  {check.name}: {check.figure}")
+        out.print(f"{VERDICTS[check.passed]:<10}  {check.name}: {check.figure}")
     for remark in report.outcome.remarks:
-        out.print(f"note    {remark}")
+        out.print(f"{'note':<10}  {remark}")
+    open_ = sum(check.passed is None for check in report.checks)
+    if open_:
+        out.print(f"\n{open_} of {len(report.checks)} claims could not be judged: that wants a longer run (--tokens)")
     out.print(f"\npicture {picture_path(report.run_dir)}\nrun     {report.run_dir}")
 
 
@@ -54,10 +58,12 @@ def _figures(report: Report) -> list[str]:
     ledger, outcome = report.ledger, report.outcome
     fates = list(ledger._asdict().items())[1:]
     terms = " + ".join(f"{word} {tokens:,.0f}" for word, tokens in fates)
+    lone = outcome.lone
+    alone = f"{lone.loss:.3f} ± {lone.noise:.3f} in {lone.steps:,} steps" if lone else "not judged"
     return [
         "",
         f"loss      {outcome.loss_before:.3f} before, {outcome.loss_after:.3f} after [validation, nats per byte]; one "
-        f"learner alone in {outcome.lone.steps:,} steps {outcome.lone.loss:.3f} ± {outcome.lone.noise:.3f}",
+        f"learner alone: {alone}",
         f"rounds    {report.rounds}, with {report.mean_participants:.2f} learners on average",
         f"goodput   {report.goodput:.3f} [learner-seconds whose tokens were merged, of those between joins and ends]",
         f"ledger    trained {ledger.trained:,.0f} = {terms} [tokens, weighed by parameter share]",

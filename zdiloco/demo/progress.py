@@ -4,6 +4,7 @@ Rule: everything goes to standard error, so that standard output holds the repor
 """
 
 import json
+import math
 import sys
 import time
 from contextlib import AbstractContextManager
@@ -16,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zdiloco.demo.story import Story
+from zdiloco.demo.story import Story, is_ending
 
 PLAIN_EVERY_S = 4.0
 TAIL_BYTES = 8192
@@ -84,25 +85,35 @@ def merged(story: Story) -> str:
     """How far the run is."""
     if not story.status:
         return "waiting for the syncer"
-    return f"merged {story.share:6.1%} of {story.plot.target_tokens:,} tokens in {story.status['rounds']:,} rounds"
+    ending = "; the target is reached, open rounds close" if is_ending(story.status) else ""
+    share = f"merged {story.share:6.1%} of {story.plot.target_tokens:,} tokens"
+    return f"{share} in {story.status['rounds']:,} rounds{ending}"
 
 
 def summary(story: Story) -> str:
     """How the run stands, in one line."""
-    parts = (f"{name} {steps} steps, loss {loss:.2f}" for name, steps, loss in latest(story))
+    parts = []
+    for name, line in latest(story):
+        down = is_down(story, name, line)
+        parts.append(f"{name} killed" if down else f"{name} {line['step']} steps, loss {line['loss']:.2f}")
     return "; ".join([merged(story), *parts])
 
 
-def latest(story: Story) -> list[tuple[str, int, float]]:
-    """(name, steps of its newest process, newest loss) of every learner that has noted some."""
+def latest(story: Story) -> list[tuple[str, dict[str, Any]]]:
+    """(name, newest line of its newest process) of every learner that has noted steps."""
     found = []
     for name in story.plot.names:
         paths = list((story.run_dir / "learners").glob(f"{name}-*.jsonl"))
-        if paths:
-            line = _last_line(max(paths, key=lambda path: path.stat().st_mtime))
-            if line.get("kind") == "steps":
-                found.append((name, line["step"], line["loss"]))
+        lines = [line for line in map(_last_line, paths) if line.get("kind") in ("steps", "end")]
+        newest = max(lines, key=lambda line: float(line["t"]), default={})
+        if newest.get("kind") == "steps":
+            found.append((name, newest))
     return found
+
+
+def is_down(story: Story, name: str, line: dict[str, Any]) -> bool:
+    """Whether this learner has been killed and has noted nothing since; `line`: the newest that it has noted."""
+    return name == story.plot.victim and bool(story.killed_at) and float(line["t"]) <= (story.returned_at or math.inf)
 
 
 def _last_line(path: Path) -> dict[str, Any]:
@@ -123,15 +134,16 @@ def _last_line(path: Path) -> dict[str, Any]:
 def _fleet(story: Story) -> Table:
     """A row for every member that the syncer knows; the losses are from the learners' own notes."""
     table = Table("learner", "state", "steps", "steps/s", "rounds", "merged tokens", "loss", box=None)
-    losses = {name: f"{loss:.3f}" for name, _, loss in latest(story)}
+    notes = dict(latest(story))
+    down = {name for name, line in notes.items() if is_down(story, name, line)}
     for each in story.status.get("learners", ()):
         table.add_row(
             each["name"],
-            each["state"],
+            "killed" if each["name"] in down and each["state"] != "joining" else each["state"],
             f"{each['step']:,}",
             f"{each['steps_per_s']:.1f}",
             f"{each['rounds']:,}",
             f"{each['merged_tokens']:,.0f}",
-            losses.get(each["name"], ""),
+            f"{notes[each['name']]['loss']:.3f}" if each["name"] in notes else "",
         )
     return table

@@ -19,6 +19,7 @@ from zdiloco.demo.learner_log import Notes, log_path, read_notes
 from zdiloco.demo.outcome import Outcome, judge, named_values
 from zdiloco.demo.story import Story
 from zdiloco.node.journal import read_journal
+from zdiloco.node.store import Cut
 from zdiloco.tensor.layout import Layout
 from zdiloco.units import MemberKey
 
@@ -100,8 +101,8 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every check holds."""
-        return all(check.passed for check in self.checks)
+        """Whether every check holds that this run can tell; `Check.passed` None is no failure."""
+        return all(check.passed is not False for check in self.checks)
 
     def to_obj(self) -> dict[str, Any]:
         """The report as builtins, for JSON."""
@@ -110,7 +111,7 @@ class Report:
             "passed": self.passed,
             "loss_before": self.outcome.loss_before,
             "loss_after": self.outcome.loss_after if math.isfinite(self.outcome.loss_after) else None,
-            "lone": {**asdict(lone), "bound": lone.bound},
+            "lone": {**asdict(lone), "bound": lone.bound} if lone else None,
             "remarks": list(self.outcome.remarks),
             "ledger": {word: round(value, 3) for word, value in self.ledger._asdict().items()},
             "ledger_fragments": [fates._asdict() for fates in self.ledger_fragments],
@@ -186,7 +187,11 @@ def gather(story: Story, rounds: Sequence[Mapping[str, Any]]) -> Report:
         mean_participants=sum(len(line["members"]) for line in rounds) / max(1, len(rounds)),
         parameters=sum(parts),
         num_learners=len(story.plot.names),
-        checks=_checks(story, books, rows, outcome, differences(cut, rounds), rounds),
+        checks=(
+            *_of_model(outcome),
+            *_of_story(story, rows, rounds, layout.shares),
+            *_of_books(books, rows, cut, rounds),
+        ),
     )
 
 
@@ -195,15 +200,19 @@ def rounds_of(run_dir: Path) -> list[dict[str, Any]]:
     return [line for line in read_journal(run_dir) if line["kind"] == "round"]
 
 
-def merged_after(rounds: Sequence[Mapping[str, Any]], key: str, moment: float) -> int:
-    """Fragment tokens of the process with this incarnation, merged in rounds that closed after `moment`."""
-    return sum(
-        tokens
+def merged_after(rounds: Sequence[Mapping[str, Any]], key: str, moment: float, shares: Sequence[float]) -> float:
+    """Tokens of the process with this incarnation that were merged in rounds which closed after `moment`.
+
+    `shares`: parameter share of each fragment, by which its tokens are weighed.
+    """
+    merged = (
+        shares[line["fragment"]] * tokens
         for line in rounds
         if line["t"] > moment
         for _name, incarnation, _steps, tokens in line["members"]
         if incarnation == key
     )
+    return float(sum(merged))
 
 
 def _row(process: Process, story: Story, rounds: Sequence[Mapping[str, Any]]) -> LearnerRow:
@@ -232,26 +241,34 @@ def _fate(key: MemberKey, left_in_order: bool, notes: Notes, story: Story) -> st
     return "returned" if came_back else "finished"
 
 
-def _checks(
-    story: Story,
-    books: Books,
-    rows: Sequence[LearnerRow],
-    outcome: Outcome,
-    apart: Mapping[str, int],
-    rounds: Sequence[Mapping[str, Any]],
-) -> tuple[Check, ...]:
-    killed_at = story.killed_at or math.inf  # no kill: then nothing is after it
-    after = {row.incarnation: merged_after(rounds, row.incarnation, killed_at) for row in rows}
-    victim = story.plot.victim
-    survivors = {name: 0 for name in story.plot.names if name != victim}
-    survivors |= {row.name: survivors[row.name] + after[row.incarnation] for row in rows if row.name in survivors}
-    returned = sum(after[row.incarnation] for row in rows if row.fate == "returned")
-    pauses = {f"{row.name} ({row.fate})": row.pauses for row in rows if row.pauses is not None}
+def _of_model(outcome: Outcome) -> tuple[Check, ...]:
     return (
         checks.check_loss(outcome.loss_after),
-        checks.check_lone(outcome.loss_after, outcome.lone),
-        checks.check_survivors(survivors, victim),
-        checks.check_returned(victim, returned),
-        checks.check_ledger(books.gaps, apart, books.total.trained),
+        checks.check_lone(outcome.loss_after, outcome.lone, outcome.why_no_lone),
+    )
+
+
+def _of_story(
+    story: Story, rows: Sequence[LearnerRow], rounds: Sequence[Mapping[str, Any]], shares: Sequence[float]
+) -> tuple[Check, ...]:
+    killed_at = story.killed_at or math.inf  # no kill: then nothing is after it
+    after = {row.incarnation: merged_after(rounds, row.incarnation, killed_at, shares) for row in rows}
+    victim = story.plot.victim
+    survivors = {name: 0.0 for name in story.plot.names if name != victim}
+    survivors |= {row.name: survivors[row.name] + after[row.incarnation] for row in rows if row.name in survivors}
+    returned = sum(after[row.incarnation] for row in rows if row.fate == "returned")
+    back_s = story.ended_at - story.returned_at if story.returned_at else None
+    return (
+        checks.check_survivors(survivors, victim, was_killed=bool(story.killed_at)),
+        checks.check_returned(victim, returned, back_s),
+    )
+
+
+def _of_books(
+    books: Books, rows: Sequence[LearnerRow], cut: Cut, rounds: Sequence[Mapping[str, Any]]
+) -> tuple[Check, ...]:
+    pauses = {f"{row.name} ({row.fate})": row.pauses for row in rows if row.pauses is not None}
+    return (
+        checks.check_ledger(books.gaps, differences(cut, rounds), books.total.trained),
         checks.check_pauses(pauses),
     )

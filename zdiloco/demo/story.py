@@ -18,6 +18,8 @@ from zdiloco.errors import ConfigError, LinkError
 from zdiloco.node.query import Query
 
 TARGET_TOKENS = 2_000_000
+MIN_TOKENS = 400_000
+"""Fewer would be merged before the killed learner is back, and before the model has learned what the checks ask for."""
 STALL_S = 60.0
 """Longest time without progress: a start, a merged token, an end."""
 POLL_S = 0.25
@@ -37,8 +39,11 @@ class Plot:
     return_at: float = 0.55
 
     def __post_init__(self) -> None:
-        if not 10_000 <= self.target_tokens <= 10**12:
-            raise ConfigError(f"the target is {self.target_tokens} tokens; allowed is 10,000 to 10^12")
+        if not MIN_TOKENS <= self.target_tokens <= 10**12:
+            raise ConfigError(
+                f"--tokens is {self.target_tokens:,}; allowed is {MIN_TOKENS:,} to 10^12: "
+                "a shorter run is over before the killed learner is back"
+            )
         if self.victim not in self.names or not 0 < self.kill_at < self.return_at < 1:
             raise ConfigError(f"{self.victim} must be one of {self.names}; 0 < kill_at < return_at < 1 must hold")
 
@@ -66,6 +71,11 @@ class Story:
 
 Watch = Callable[[Story, str], None]
 """Called at every turn with the story so far; the text says what has just happened, empty: time has passed."""
+
+
+def is_ending(status: dict[str, Any]) -> bool:
+    """Whether the target was reached when the syncer answered: no new rounds open, the last checkpoint comes."""
+    return status.get("phase") in ("draining", "saving")
 
 
 def prepare(run_dir: Path, plot: Plot) -> RunConfig:
@@ -138,6 +148,8 @@ class Stage:
     def _hear(self, status: dict[str, Any]) -> None:
         story, now = self.story, time.monotonic()
         share = float(status["progress"])
+        if is_ending(status) and not is_ending(story.status):
+            self._watch(story, "the target is reached; open rounds close")
         if not story.status or share > story.share:
             self._moved_at = now
         if share > 0 and not story.training_at:

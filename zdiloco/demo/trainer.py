@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,12 @@ def train(config: RunConfig, params: TrainerParams, stop: threading.Event) -> in
             return 0
         raise
     facts = {"name": params.name, "incarnation": f"{node.key.incarnation:016x}", "shard": shard}
-    with node, LearnerLog(log_path(config.run.path, node.key), facts) as notes:
+    with closing(node), LearnerLog(log_path(config.run.path, node.key), facts) as notes:
         loop = Loop(task, node, notes, cursor, params.slowdown)
         loop.run(stop)
         node.close(f"asked to leave by {params.name}'s owner" if stop.is_set() else "the training loop has ended")
         notes.end({"reason": node.reason, "steps": task_steps(node)})
-    level = logging.ERROR if node.exit_code else logging.INFO
-    log.log(level, "%s ends steps=%d code=%d why=%r", params.name, task_steps(node), node.exit_code, node.reason)
+    log.info("%s ends steps=%d why=%r", params.name, task_steps(node), node.reason)  # the node has told an error
     return node.exit_code
 
 
