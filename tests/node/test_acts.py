@@ -11,9 +11,12 @@ import torch
 
 from zdiloco.core import machine as m
 from zdiloco.core.messages import Body
+from zdiloco.errors import MalformedFrame
+from zdiloco.node.shelf import Shelf
 from zdiloco.node.syncer_acts import SyncerActs
 from zdiloco.node.syncer_body import Published
 from zdiloco.units import Epoch, MemberKey, Stamp
+from zdiloco.wire.outbox import Outbox
 
 KEYS = [MemberKey(name, 1) for name in "abcd"]
 OLD, NEW = Stamp(Epoch(1, 1), 3), Stamp(Epoch(2, 1), 3)
@@ -79,6 +82,84 @@ def test_who_asks_after_a_restamp_gets_the_new_stamp() -> None:
     bench.work()
     assert bench.sent == [("a", OLD), ("b", NEW), ("c", NEW)]
     assert bench.copies == 2
+
+
+class StatusBench:
+    """The acts of a syncer with a real shelf, for queries; `states` counts how often the status was made."""
+
+    def __init__(self) -> None:
+        self.now, self.states = 0.0, 0
+        self.outbox = Outbox()
+        self.shelf = Shelf(self.outbox)
+        self.bodies: list[Body] = []
+        self.dropped: list[str] = []
+        parts: Any = SimpleNamespace(
+            shelf=self.shelf,
+            roads=SimpleNamespace(
+                send=lambda key, message: self.bodies.append(message.body),
+                drop_transfer=lambda key, transfer: self.dropped.append(transfer),
+            ),
+            settings=SimpleNamespace(net=SimpleNamespace(chunk_bytes=1024)),
+            clock=lambda: self.now,
+            status=self.status,
+        )
+        self.acts = SyncerActs(parts)
+
+    def status(self) -> dict[str, Any]:
+        self.states += 1
+        return {"states": self.states, "filler": "x" * 5000}
+
+    def ask(self, key: MemberKey) -> Body:
+        self.acts.do(m.ServeStatus(key=key))
+        return self.bodies[-1]
+
+
+def test_a_thousand_queries_of_one_peer_leave_one_payload() -> None:
+    bench = StatusBench()
+    for _ in range(1000):
+        bench.ask(KEYS[0])
+    assert bench.states == 1
+    assert bench.outbox.held_bytes == bench.bodies[-1].nbytes
+    assert len({body.digest for body in bench.bodies}) == 1
+    for _ in range(1000):
+        bench.now += 0.25
+        bench.ask(KEYS[0])
+    assert bench.states == 1001
+    assert bench.outbox.held_bytes == bench.bodies[-1].nbytes
+    assert bench.dropped == [body.transfer for body in bench.bodies[:-1]], "chunks that wait for the peer go too"
+
+
+def test_all_who_ask_at_one_time_get_the_same_bytes_and_later_others() -> None:
+    bench = StatusBench()
+    first = [bench.ask(key) for key in KEYS]
+    assert len({body.digest for body in first}) == 1
+    assert len({body.transfer for body in first}) == len(KEYS)
+    bench.now = 0.2
+    assert bench.ask(KEYS[0]).digest != first[0].digest
+    bench.now = 100.0
+    bench.shelf.sweep(bench.now)
+    bench.ask(KEYS[1])
+    assert bench.outbox.held_bytes == bench.bodies[-1].nbytes
+    assert list(bench.acts._answered) == [KEYS[1]], "nothing is remembered of who has gone"
+
+
+def test_a_merge_that_is_not_finite_is_told_to_the_machine() -> None:
+    jobs: list[Callable[[], None]] = []
+    events: list[Any] = []
+
+    def refuse(action: m.Merge, payloads: list[Any]) -> Published:
+        raise MalformedFrame("the values of fragment 2 are not finite")
+
+    parts: Any = SimpleNamespace(
+        worker=SimpleNamespace(submit=jobs.append),
+        wake=SimpleNamespace(post=lambda job: job()),
+        body=SimpleNamespace(merge=refuse),
+        settings=SimpleNamespace(net=SimpleNamespace(chunk_bytes=1024)),
+        feed=events.append,
+    )
+    SyncerActs(parts).do(m.Merge(fragment=2, stamp=NEW, parts=(), merged=()))
+    jobs.pop()()
+    assert events == [m.MergeFailed(fragment=2, reason="the values of fragment 2 are not finite")]
 
 
 class Threads(logging.Handler):

@@ -1,16 +1,20 @@
 """The counters of a learner: whole after a death at any moment, and read back as written."""
 
+import errno
+import logging
 import mmap
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from zdiloco.core.ledger import CutRow, FragmentRow
 from zdiloco.errors import StoreError
-from zdiloco.node.counters import CounterFile, counters_path, read_counters
+from zdiloco.node.counters import TRY_AGAIN_AFTER, CounterFile, counters_path, read_counters
 from zdiloco.units import MemberKey
 
 KEY = MemberKey("us-east-0", 0xDEADBEEF00000001)
@@ -127,3 +131,97 @@ def test_a_disk_that_refuses_says_so(tmp_path: Path) -> None:
     (tmp_path / "learners").write_text("in the way")
     with pytest.raises(StoreError, match="cannot make the counter file"):
         CounterFile(tmp_path, KEY, 1)
+
+
+class FullDisk:
+    """A disk that, while `full`, refuses new files: to open them, or to give them their blocks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+        self.full, self.attempts = True, 0
+        really = getattr(os, call)
+
+        def refuse(*args: object) -> object:
+            self.attempts += 1
+            if self.full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return really(*args)
+
+        monkeypatch.setattr(os, call, refuse)
+
+
+@pytest.fixture(params=["open", "posix_fallocate"])
+def fill_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], FullDisk]:
+    return lambda: FullDisk(monkeypatch, request.param)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_disk_that_is_full_at_the_start_is_said(tmp_path: Path, fill_disk: Callable[[], FullDisk]) -> None:
+    fill_disk()
+    before = descriptors()
+    with pytest.raises(StoreError, match=r"cannot make the counter file .*No space left"):
+        CounterFile(tmp_path, KEY, 2)
+    assert descriptors() == before
+    assert list((tmp_path / "learners").iterdir()) == []
+
+
+def test_a_disk_that_is_full_later_keeps_what_fits(
+    tmp_path: Path, fill_disk: Callable[[], FullDisk], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old file goes on, with the newest cuts; when there is room again, everything is there again."""
+    file = CounterFile(tmp_path, KEY, 2)
+    disk = fill_disk()
+    many = rows_at(0, 2, cuts=40)
+    with caplog.at_level(logging.WARNING):
+        for step in range(1, TRY_AGAIN_AFTER):
+            file.write(step, step * 10, many)
+    assert disk.attempts == 1
+    assert len(caplog.records) == 1
+    assert sorted(path.name for path in file.path.parent.iterdir()) == [file.path.name]
+    found = read_counters(file.path)
+    assert (found.step, found.trained_tokens) == (TRY_AGAIN_AFTER - 1, (TRY_AGAIN_AFTER - 1) * 10)
+    assert [(row.unmerged, row.after, row.sent, row.kept) for row in found.rows] == [
+        (row.unmerged, row.after, row.sent[-32:], ()) for row in many
+    ]
+    disk.full = False
+    for step in range(TRY_AGAIN_AFTER, TRY_AGAIN_AFTER + 10):
+        file.write(step, step * 10, many)
+    assert read_counters(file.path).rows == tuple(many)
+    disk.full = True
+    file.write(1000, 10_000, rows_at(0, 2, cuts=400))
+    file.close()
+    file.close()
+    assert read_counters(file.path).step == 1000
+    assert len(caplog.records) == 1, "said once"
+
+
+def test_a_new_incarnation_on_a_full_disk_goes_on_without_a_file(
+    tmp_path: Path, fill_disk: Callable[[], FullDisk], caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = fill_disk()
+    file = CounterFile(tmp_path, KEY, 2, required=False)
+    for step in range(1, TRY_AGAIN_AFTER + 2):
+        file.write(step, step * 10, rows_at(step, 2))
+    assert not file.path.exists()
+    assert len(caplog.records) == 1
+    assert disk.attempts == 2
+    disk.full = False
+    for step in range(TRY_AGAIN_AFTER + 2, 2 * TRY_AGAIN_AFTER + 4):
+        file.write(step, step * 10, rows_at(step, 2))
+    assert read_counters(file.path).rows == tuple(rows_at(2 * TRY_AGAIN_AFTER + 3, 2))
+    file.close()
+
+
+def test_kept_cuts_that_do_not_fit_go_first_and_the_oldest_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = CounterFile(tmp_path, KEY, 1)
+    FullDisk(monkeypatch, "open")
+    sent = tuple(CutRow(100 + i, 1, False) for i in range(2))
+    kept = tuple(CutRow(i, 1, False) for i in range(60))
+    file.write(1, 1, [FragmentRow(unmerged=1, dropped=0, lost=0, after=99, sent=sent, kept=kept)])
+    found = read_counters(file.path).rows[0]
+    assert (found.sent, found.kept) == (sent, kept[-30:])
+    file.close()

@@ -1,8 +1,11 @@
 """The journal: a line for every round, in order; never a reason to wait or to fail."""
 
+import errno
 import json
 import logging
+import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,9 +89,62 @@ def test_a_disk_that_fails_is_said_once_and_harms_nobody(tmp_path: Path, caplog:
         for moment in range(5):
             journal.start(float(moment), {})
         journal.close(9.0, {})
-    assert len([record for record in caplog.records if "the journal ends here" in record.getMessage()]) == 1
+    assert journal.lost == 6
+    assert len([record for record in caplog.records if "the journal loses lines" in record.getMessage()]) == 1
     with pytest.raises(StoreError, match="cannot read the journal"):
         list(read_journal(tmp_path / "nowhere"))
+
+
+def test_a_disk_that_has_room_again_gets_lines_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twice it is full, once in the middle of a line; what was lost is counted, and said once."""
+    really_open, tried = Path.open, threading.Semaphore(0)
+    full = threading.Event()
+
+    def open_on_a_full_disk(path: Path, *args: str, **kwargs: str) -> object:
+        try:
+            if not full.is_set():
+                return really_open(path, *args, **kwargs)
+            with really_open(path, *args, **kwargs) as file:
+                file.write('{"kind":"hal')
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            tried.release()
+
+    monkeypatch.setattr(Path, "open", open_on_a_full_disk)
+    journal = Journal(tmp_path, try_again_s=0.0)
+    with caplog.at_level(logging.WARNING):
+        for number, is_full in enumerate([False, True, True, False, True, False]):
+            full.set() if is_full else full.clear()
+            journal.write({"kind": "more", "number": number})
+            assert tried.acquire(timeout=10)
+        journal.close(1.0, {})
+    monkeypatch.undo()
+    lines = list(read_journal(tmp_path))
+    assert [line.get("number") for line in lines] == [0, 3, 5, None]
+    assert (lines[-1]["lost_lines"], journal.lost) == (3, 3)
+    assert len([record for record in caplog.records if "the journal loses lines" in record.getMessage()]) == 1
+
+
+def test_a_disk_that_has_refused_is_left_alone_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[str] = []
+
+    def refuse(path: Path, *args: str, **kwargs: str) -> object:
+        attempts.append(path.name)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    journal = Journal(tmp_path, try_again_s=3600.0)
+    for number in range(50):
+        journal.write({"kind": "more", "number": number})
+    ends = time.monotonic() + 10
+    while journal.lost < 50:
+        assert time.monotonic() < ends
+        threading.Event().wait(0.001)
+    assert attempts == [FILE]
+    journal.close(1.0, {})
+    assert attempts == [FILE] * 2, "the last line is tried"
 
 
 def test_half_a_line_in_the_middle_is_passed_over(tmp_path: Path) -> None:

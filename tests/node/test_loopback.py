@@ -1,5 +1,8 @@
 """Syncer and learners over real sockets, in one process: they train, agree to the bit, survive; the books balance."""
 
+import errno
+import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ import zmq
 from zdiloco.core import messages
 from zdiloco.core.ledger import settle
 from zdiloco.errors import ConfigError, LinkError
+from zdiloco.node import counters
 from zdiloco.node.counters import read_counters
 from zdiloco.node.learner import LearnerNode
 from zdiloco.node.query import Query
@@ -132,6 +136,58 @@ def test_step_after_the_end_is_harmless_and_close_is_quick(run_of: MakeRun) -> N
     node.step(100)
     node.close()
     assert node.machine.trained_tokens == trained
+
+
+def test_a_replaced_learner_ends_loudly_and_is_not_let_in_again(
+    run_of: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two processes of one name: the loop of the older one ends, and its `with` block raises the reason."""
+    run = run_of()
+    run.start_syncer()
+    first = run.join("a")
+    run.until(lambda: first.steps > 3, "three steps")
+    with caplog.at_level(logging.ERROR):
+        second = run.join("a")
+        first.thread.join(30.0)
+    error, first.error = first.error, None
+    assert isinstance(error, LinkError)
+    node = node_of(first)
+    assert (str(error), node.exit_code, node.finished) == (node.reason, 3, True)
+    assert "newer" in node.reason
+    told = [record for record in caplog.records if "a is stopped" in record.getMessage()]
+    assert [(record.levelname, node.reason in record.getMessage()) for record in told] == [("ERROR", True)]
+    node.step(4)  # silent, so that loops see `finished`
+    node.__exit__(KeyError, KeyError("in flight"))  # not covered up
+    run.until(lambda: second.steps > 5, "steps of the newer one")
+    second.stop()
+    assert (second.error, node_of(second).exit_code) == (None, 0)
+    run.stop_syncer()
+    again = run.start_syncer()
+    assert list(again.machine.fleet.replaced) == [node.key]
+
+
+def test_a_disk_that_is_full_later_does_not_stop_the_training(
+    run_of: MakeRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even when the learner starts over as a new incarnation, which wants a counter file of its own."""
+    run = run_of()
+    run.start_syncer()
+    trainer = run.join("a")
+    run.until(lambda: trainer.steps > 3, "three steps")
+    before = node_of(trainer).key
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(counters, "_reserve", full)
+    trainer.poison = True
+    run.until(lambda: node_of(trainer).key != before, "a new incarnation")
+    steps = trainer.steps
+    run.until(lambda: trainer.steps > steps + 20, "steps without a counter file")
+    trainer.stop()
+    assert trainer.error is None
+    assert len([record for record in caplog.records if "the counter file" in record.getMessage()]) == 1
+    assert not counters.counters_path(run.config.run.path, node_of(trainer).key).exists()
 
 
 def test_a_learner_waits_for_a_syncer_that_is_not_there_yet(run_of: MakeRun) -> None:

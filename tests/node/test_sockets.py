@@ -14,13 +14,18 @@ from zdiloco.units import MemberKey
 KEY = MemberKey("eu-west-1", 0xABC)
 
 
-@pytest.mark.parametrize("key", [KEY, MemberKey("a:b", 2**64 - 1), MemberKey("x" * 64, 1)])
+@pytest.mark.parametrize("key", [KEY, MemberKey("a.b_c-d", 2**64 - 1), MemberKey("x" * 64, 1)])
 def test_identities_come_back(key: MemberKey) -> None:
     assert key_of(identity_of(key)) == key
     assert len(identity_of(key)) <= 255
 
 
-STRANGE = [b"", b"\x00\x01\x02", b"name", b"name:12", b":0123456789abcdef", b"n:" + b"g" * 16]
+STRANGE = [
+    b"", b"\x00\x01\x02", b"name", b"name:12", b":0123456789abcdef", b"n:" + b"g" * 16, b"n:" + b"0" * 16,
+    b"n:0123456789ABCDEF", b"n:0123456789abcde_", b"n:+123456789abcdef", b"n: 123456789abcdef", b"n:0123456789abcdef\n",
+    b"n:0x23456789abcdef", b"n:00000000000000001", b"x" * 65 + b":0123456789abcdef", b"\x1b[31m:0123456789abcdef",
+    "n:\u0661123456789abcdef".encode(), b"n\xff:0123456789abcdef", b"n:m:0123456789abcdef", b"syncer:0000000000000000",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("identity", STRANGE)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import xxhash
 
 from zdiloco.errors import ConfigError, StoreError
 from zdiloco.node.disk import Disk
-from zdiloco.node.store import Cut, ForeignCheckpoint, FragmentCut, Store
-from zdiloco.units import Epoch, Merged, Stamp
+from zdiloco.node.store import Cut, ForeignCheckpoint, FragmentCut, Store, _json
+from zdiloco.units import Epoch, MemberKey, Merged, Stamp
 
 EPOCH = Epoch(1, 77)
 LAYOUT = {"format": 1, "fragments": [["w", [3]], ["b", [2]]]}
@@ -69,7 +70,7 @@ def make_cut(version: int, epoch: Epoch = EPOCH, revisions: tuple[int, int] | No
     )
     return Cut(
         run_id="r-1", epoch=epoch, layout_digest="d" * 32, layout=LAYOUT, fragments=fragments,
-        progress_tokens=version * 7.0, ledger={"departed": [["b", 2]]},
+        progress_tokens=version * 7.0, replaced=(MemberKey("b", 2**64 - 1), MemberKey("a", 2)),
     )  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def same(a: Cut, b: Cut) -> bool:
         bufs = (x.buf is None) == (y.buf is None) and (x.buf is None or y.buf is None or torch.equal(x.buf, y.buf))
         if not (tensors and bufs and (x.stamp, x.codec, x.map_) == (y.stamp, y.codec, y.map_)):
             return False
-    return (a.run_id, a.epoch, a.progress_tokens, a.ledger) == (b.run_id, b.epoch, b.progress_tokens, b.ledger)
+    return (a.run_id, a.epoch, a.progress_tokens, a.replaced) == (b.run_id, b.epoch, b.progress_tokens, b.replaced)
 
 
 def load(run_dir: Path) -> Cut | None:
@@ -104,6 +105,29 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     found = load(tmp_path)
     assert found is not None
     assert same(found, make_cut(3))
+
+
+def test_a_manifest_from_before_replaced_is_read(tmp_path: Path) -> None:
+    saved(tmp_path, make_cut(3))
+    path = next((tmp_path / "checkpoints").glob("manifest-*"))
+    tree = json.loads(path.read_bytes())
+    del tree["replaced"], tree["digest"]
+    tree["ledger"] = {}
+    path.write_bytes(_json({**tree, "digest": xxhash.xxh3_128_hexdigest(_json(tree))}))
+    found = load(tmp_path)
+    assert found is not None
+    assert (found.replaced, found.run_id) == ((), "r-1")
+
+
+@pytest.mark.parametrize("replaced", [7, [["a"]], [[1, "a"]], [["a", 1, 2]], ["ab"]])
+def test_replaced_members_that_make_no_sense_are_no_manifest(tmp_path: Path, replaced: object) -> None:
+    saved(tmp_path, make_cut(3))
+    path = next((tmp_path / "checkpoints").glob("manifest-*"))
+    tree = {**json.loads(path.read_bytes()), "replaced": replaced}
+    del tree["digest"]
+    path.write_bytes(_json({**tree, "digest": xxhash.xxh3_128_hexdigest(_json(tree))}))
+    with pytest.raises(StoreError, match="not a complete manifest"):
+        load(tmp_path)
 
 
 def test_a_restart_goes_on_numbering_and_keeps_unchanged_files(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 Rule: two slots are written in turn, each closed by its own checksum. Stores to a mapped file outlive SIGKILL, so
 whatever the moment of death, at least one slot is whole, and it is at most one step old. (A power cut is another
-matter: the file is not synced; the syncer's checkpoints are.)
+matter: the file is not synced; the syncer's checkpoints are.) A disk that is full later on never stops the training:
+the old file goes on with what it has room for, or there is none, until there is room again.
 """
 
+import logging
 import mmap
 import os
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +21,14 @@ from zdiloco.core.ledger import CutRow, FragmentRow
 from zdiloco.errors import StoreError
 from zdiloco.units import MemberKey
 
+log = logging.getLogger(__name__)
+
 MAGIC = b"zdlcnt01"
-CUTS_PER_FRAGMENT = 8
-"""Outstanding cuts that a new file has room for, on average; with more, it is made anew with twice the room."""
+CUTS_PER_FRAGMENT = 32
+"""Outstanding cuts that a new file has room for, on average; with more, which is rare, it is made anew with twice the
+room."""
+TRY_AGAIN_AFTER = 256
+"""Writes, so steps, between two attempts on a disk that has refused."""
 _HEAD = struct.Struct("<8sQIII64s")  # magic, incarnation, fragments, room for cuts, bytes of the name, name
 _SLOT = struct.Struct("<QQIIQQ")  # checksum, sequence number, payload bytes, 1 when left in order, step, tokens
 _ROW = 6  # unmerged, dropped, lost, after, sent cuts, kept cuts
@@ -57,33 +65,42 @@ def _reserve(descriptor: int, size: int) -> None:
 class CounterFile:
     """The open counters of this process. One thread writes; `close` may be called twice."""
 
-    def __init__(self, run_dir: Path, key: MemberKey, fragments: int) -> None:
-        """Make the file with an all-zero record in it. Raises StoreError where the disk does not let us."""
+    def __init__(self, run_dir: Path, key: MemberKey, fragments: int, *, required: bool = True) -> None:
+        """Make the file with an all-zero record in it.
+
+        Where the disk does not let us it raises StoreError; or, if not `required`, warns, and `write` tries again.
+        """
         self.path = counters_path(run_dir, key)
         self._key = key
         self._fragments = fragments
         self._sequence = 0
-        self._closed = False
-        self._open(CUTS_PER_FRAGMENT * fragments, (0, 0, False, [0] * (_ROW * fragments)))
+        self._try_at = 0
+        self._warned = self._closed = False
+        self._room = CUTS_PER_FRAGMENT * fragments
+        self._map = mmap.mmap(-1, self._size_for(self._room))  # until there is a file, memory takes its place
+        self._on_disk = False
+        self._put(0, 0, False, [0] * (_ROW * fragments))
+        try:
+            self._renew(self._room)
+        except OSError as error:
+            if required:
+                self._map.close()
+                raise StoreError(f"cannot make the counter file {self.path}: {error.strerror}") from error
+            self._refused(error)
 
     def write(self, step: int, trained_tokens: int, rows: Sequence[FragmentRow], *, left: bool = False) -> None:
         """Record this moment. Afterwards a death at any instant leaves this record or the one before it.
 
-        Raises StoreError only where the file has to be made anew for more cuts and the disk does not let us.
+        Where the file has to be made anew for more cuts, and the disk does not let us, the oldest cuts are left out of
+        the record: then a roll-back after this process's death may leave a gap in the ledger.
         """
-        flat: list[int] = []
-        cuts: list[int] = []
-        for row in rows:
-            sent, kept = row.sent, row.kept
-            flat += (row.unmerged, row.dropped, row.lost, row.after, len(sent), len(kept))
-            for seq, tokens, void in sent + kept:
-                cuts += (seq, tokens, void)
-        flat += cuts
-        if 8 * len(flat) > self._payload_max:
-            self._map.close()
-            self._open(max(2 * self._room, len(cuts) // _CUT), (step, trained_tokens, left, flat))
-        else:
-            self._put(step, trained_tokens, left, flat)
+        cuts = sum(len(row.sent) + len(row.kept) for row in rows)
+        if (cuts > self._room or not self._on_disk) and self._sequence >= self._try_at:
+            try:
+                self._renew(self._room if cuts <= self._room else max(2 * self._room, cuts))
+            except OSError as error:
+                self._refused(error)
+        self._put(step, trained_tokens, left, _flat(rows, None if cuts <= self._room else self._room // len(rows)))
 
     def close(self) -> None:
         """Let go of the file; it stays on the disk for the ledger."""
@@ -91,36 +108,77 @@ class CounterFile:
             self._closed = True
             self._map.close()
 
-    def _open(self, room: int, record: tuple[int, int, bool, list[int]]) -> None:
-        """Make the file aside, with one record in it, and put it in its place in one move."""
-        self._room = room
-        self._payload_max = 8 * (_ROW * self._fragments + _CUT * room)
-        self._slot_bytes = _SLOT.size + self._payload_max
+    def _size_for(self, room: int) -> int:
+        return _HEAD.size + 2 * _slot_bytes(self._fragments, room)
+
+    def _renew(self, room: int) -> None:
+        """Put a file with room for so many cuts in place, in one move, with the newest record in it; then let go of
+        the old one. Raises OSError where the disk does not let us: nothing has changed then."""
         aside = self.path.with_suffix(".aside")
-        size = _HEAD.size + 2 * self._slot_bytes
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-            try:
-                _reserve(descriptor, size)
-                self._map = mmap.mmap(descriptor, size)
-            finally:
-                os.close(descriptor)
-            name = self._key.name.encode()
-            head = _HEAD.pack(MAGIC, self._key.incarnation, self._fragments, room, len(name), name)
-            self._map[: _HEAD.size] = head
-            self._put(*record)
+            made = self._make(aside, room)
             os.replace(aside, self.path)
-        except OSError as error:
-            raise StoreError(f"cannot make the counter file {self.path}: {error.strerror}") from error
+        except OSError:
+            with suppress(OSError):
+                aside.unlink()
+            raise
+        self._map.close()
+        self._map, self._room, self._on_disk = made, room, True
+
+    def _make(self, path: Path, room: int) -> mmap.mmap:
+        """Make a file and copy the newest record into it, to the slot where it belongs."""
+        size = self._size_for(room)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            _reserve(descriptor, size)
+            made = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        name = self._key.name.encode()
+        made[: _HEAD.size] = _HEAD.pack(MAGIC, self._key.incarnation, self._fragments, room, len(name), name)
+        old, new = self._slot(self._room), self._slot(room)
+        used = _SLOT.size + int(_SLOT.unpack_from(self._map, old)[2])
+        made[new : new + used] = self._map[old : old + used]
+        return made
+
+    def _refused(self, error: OSError) -> None:
+        """The disk has no room for a file: go on with what there is, and try again in a while."""
+        self._try_at = self._sequence + TRY_AGAIN_AFTER
+        if not self._warned:
+            self._warned = True
+            log.warning("the counter file %s cannot be made for now why=%r", self.path, error.strerror or str(error))
+
+    def _slot(self, room: int) -> int:
+        """Where the newest record lies in a file with room for so many cuts."""
+        return _HEAD.size + (self._sequence % 2) * _slot_bytes(self._fragments, room)
 
     def _put(self, step: int, trained_tokens: int, left: bool, numbers: list[int]) -> None:
         payload = struct.pack(f"<{len(numbers)}q", *numbers)
         self._sequence += 1
         body = _SLOT.pack(0, self._sequence, len(payload), left, step, trained_tokens)[8:] + payload
-        start = _HEAD.size + (self._sequence % 2) * self._slot_bytes
+        start = self._slot(self._room)
         self._map[start + 8 : start + 8 + len(body)] = body
         self._map[start : start + 8] = xxhash.xxh3_64_digest(body)
+
+
+def _slot_bytes(fragments: int, room: int) -> int:
+    return _SLOT.size + 8 * (_ROW * fragments + _CUT * room)
+
+
+def _flat(rows: Sequence[FragmentRow], most: int | None) -> list[int]:
+    """The numbers of a record: a row per fragment, then all cuts; at most `most` of each fragment, the newest."""
+    flat: list[int] = []
+    cuts: list[int] = []
+    for row in rows:
+        sent, kept = row.sent, row.kept
+        if most is not None:
+            sent = sent[max(0, len(sent) - most) :]
+            kept = kept[max(0, len(kept) + len(sent) - most) :]
+        flat += (row.unmerged, row.dropped, row.lost, row.after, len(sent), len(kept))
+        for seq, tokens, void in sent + kept:
+            cuts += (seq, tokens, void)
+    return flat + cuts
 
 
 def read_counters(path: Path) -> Counters:
@@ -132,7 +190,7 @@ def read_counters(path: Path) -> Counters:
     if len(data) < _HEAD.size or data[: len(MAGIC)] != MAGIC:
         raise StoreError(f"{path} is not a counter file of this version (it begins with {data[:8]!r})")
     _, incarnation, fragments, room, name_bytes, name = _HEAD.unpack_from(data)
-    slot_bytes = _SLOT.size + 8 * (_ROW * fragments + _CUT * room)
+    slot_bytes = _slot_bytes(fragments, room)
     if len(data) != _HEAD.size + 2 * slot_bytes:
         raise StoreError(f"{path} has {len(data)} bytes; {_HEAD.size + 2 * slot_bytes} belong to {fragments} fragments")
     slots = [data[_HEAD.size + i * slot_bytes :][:slot_bytes] for i in (0, 1)]

@@ -1,8 +1,9 @@
 """What happened in a run, for people and reports: a line of JSON a round in `journal.jsonl` of the run folder.
 
-Rule: nothing depends on it. Lines wait in a bounded queue for a thread of their own; when it is full they are counted
-as lost, when the disk fails that is said once, and training goes on. `t` is the monotonic clock of the syncer's
-machine; a `start` line, one for each syncer process, ties it to wall time. Epochs tell the processes' lines apart.
+Rule: nothing depends on it. Lines wait in a bounded queue for a thread of their own; when it is full, or the disk
+fails, they are counted as lost. A disk that fails is said once, and tried again in a while. `t` is the monotonic clock
+of the syncer's machine; a `start` line, one for each syncer process, ties it to wall time. Epochs tell the processes'
+lines apart.
 """
 
 import json
@@ -24,6 +25,8 @@ FILE = "journal.jsonl"
 CAPACITY = 4096
 """Lines that may wait for the disk: minutes of rounds."""
 CLOSE_S = 5.0
+TRY_AGAIN_S = 5.0
+"""A disk that has refused a line is left alone for so long."""
 
 
 class DeskView(Protocol):
@@ -36,11 +39,12 @@ class DeskView(Protocol):
 class Journal:
     """The open journal of one syncer process. Every method returns at once; `close` waits for the disk, with an end."""
 
-    def __init__(self, run_dir: Path, capacity: int = CAPACITY) -> None:
+    def __init__(self, run_dir: Path, capacity: int = CAPACITY, try_again_s: float = TRY_AGAIN_S) -> None:
         self._path = run_dir / FILE
         self._lines: queue.Queue[str | None] = queue.Queue(capacity)
-        self.lost = 0
-        self._failed = False
+        self._try_again_s = try_again_s
+        self._overflowed = self._unwritten = 0  # each counted by one thread
+        self._warned = self._torn = self._closing = False
         self._thread = threading.Thread(target=self._run, name="zdiloco-journal", daemon=True)
         self._thread.start()
 
@@ -59,12 +63,18 @@ class Journal:
         try:
             self._lines.put_nowait(json.dumps(record, separators=(",", ":")) + "\n")
         except queue.Full:
-            self.lost += 1
+            self._overflowed += 1
+
+    @property
+    def lost(self) -> int:
+        """Lines that are not in the file: the queue was full, or the disk refused them."""
+        return self._overflowed + self._unwritten
 
     def close(self, now: float, facts: Mapping[str, Any]) -> None:
         """Write the last line and let what waits reach the file, for at most `CLOSE_S`. Harmless when repeated."""
         if not self._thread.is_alive():
             return
+        self._closing = True
         self.write({"kind": "end", "t": now, "lost_lines": self.lost, **facts})
         try:
             self._lines.put(None, timeout=CLOSE_S)
@@ -73,15 +83,28 @@ class Journal:
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
+        failed_at = float("-inf")
         while (line := self._lines.get()) is not None:
-            if self._failed:
-                continue
-            try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(line)
-            except OSError as error:
-                self._failed = True
-                log.warning("the journal ends here path=%s why=%r", self._path, error.strerror or str(error))
+            if time.monotonic() < failed_at + self._try_again_s and not self._closing:
+                self._unwritten += 1
+            elif not self._append(line):
+                failed_at = time.monotonic()
+
+    def _append(self, line: str) -> bool:
+        """Write one line; False: the disk refuses it."""
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n" + line if self._torn else line)
+        except OSError as error:
+            self._unwritten += 1
+            self._torn = True  # perhaps: half of the line may have got there
+            if not self._warned:
+                self._warned = True
+                why = error.strerror or str(error)
+                log.warning("the journal loses lines for now path=%s why=%r", self._path, why)
+            return False
+        self._torn = False
+        return True
 
 
 def _round(now: float, merge: Merge, rnd: Round | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ see two orders. `step` never waits for network, disk or worker. A thread that di
 """
 
 import logging
-import secrets
 import sys
 import threading
 from collections import deque
@@ -19,15 +18,15 @@ from torch.optim import Optimizer
 from zdiloco.core import machine as m
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.messages import Welcome
-from zdiloco.errors import ConfigError, LinkError, MachineError
+from zdiloco.errors import LinkError, MachineError
 from zdiloco.node.counters import CounterFile
 from zdiloco.node.hooks import Hooks
-from zdiloco.node.learner_acts import LearnerActs, LearnerParts
+from zdiloco.node.learner_acts import LearnerActs, LearnerParts, error_of
 from zdiloco.node.learner_body import LearnerBody, layout_for
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import Settings, check_name
 from zdiloco.node.roads import Roads
-from zdiloco.node.sockets import Road, check_library, dial
+from zdiloco.node.sockets import Road, check_library, dial, new_incarnation
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
@@ -73,7 +72,7 @@ class LearnerNode:
         self._hooks = hooks = hooks or Hooks()
         self._clock, self._tape = hooks.clock, hooks.tape
         self._lock = threading.Lock()
-        self._net: deque[m.LearnerAction] = deque()
+        self._net: deque[m.LearnerAction | MemberKey] = deque()  # a key: from here on under this identity
         self._poke = threading.Event()
         self._ready = threading.Event()
         self._over = threading.Event()
@@ -83,7 +82,7 @@ class LearnerNode:
         self._stopped: m.Stop | None = None
         self._epoch: Epoch = NO_EPOCH
         self._stepped_at: float | None = None
-        key = MemberKey(name, _new_incarnation())
+        key = MemberKey(name, new_incarnation())
         self.machine = LearnerMachine(
             key, settings.sync, settings.learner, shares=self.layout.shares, layout_digest=self.layout.digest
         )
@@ -135,8 +134,9 @@ class LearnerNode:
 
     @property
     def exit_code(self) -> int:
-        """What the process should end with."""
-        return self._stopped.exit_code if self._stopped else 0
+        """What the process should end with; above 0, the run goes on without this learner."""
+        with self._lock:  # `finished` and this are decided in one go
+            return self._stopped.exit_code if self._stopped else 0
 
     @property
     def progress(self) -> float:
@@ -186,8 +186,13 @@ class LearnerNode:
     def __enter__(self) -> "LearnerNode":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; then, unless an exception is under way, raise LinkError or ConfigError where this learner was stopped
+        against its will, so that nobody takes what it has for the run's result."""
         self.close()
+        error = error_of(self._stopped)
+        if error is not None and kind is None:
+            raise error
 
     # ---- opening
 
@@ -196,7 +201,9 @@ class LearnerNode:
         dial(self._roads.sockets, self._context, net, key, 4 * max(self.layout.numels))
         self._loop = Loop(self._roads, self.wake, self._clock)
         params = net.inbox(net.receive_bytes)
-        self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=True)
+        self._transfers = Transfers(
+            self._roads, params, lambda *at: self._acts.arrived(*at), lambda *at: self._acts.lost(*at), keeps_early=True
+        )
         parts = LearnerParts(
             name=key.name,
             settings=self.settings,
@@ -236,9 +243,9 @@ class LearnerNode:
             if not told and self._clock() - began > WAITING_NOTICE_S:
                 told, net = True, self.settings.net
                 log.warning("%s waits for the syncer at %s:%d", self.key.name, net.connect, net.port)
-        if self._stopped is not None and self._stopped.exit_code:
-            kind = ConfigError if self._stopped.exit_code == 2 else LinkError
-            raise kind(self._stopped.reason)
+        error = error_of(self._stopped)
+        if error is not None:
+            raise error
 
     # ---- the machine, on any thread
 
@@ -290,6 +297,8 @@ class LearnerNode:
         else:
             if isinstance(action, m.Forget):
                 self._acts.give_forget(action)
+            elif isinstance(action, m.Stop):
+                self._stopped = action
             self._net.append(action)
 
     def _touch(self, action: m.Snapshot | m.Adopt | m.Drop | m.Reincarnate) -> None:
@@ -311,11 +320,10 @@ class LearnerNode:
         machine = self.machine
         self._counters.write(machine.step, machine.trained_tokens, machine.ledger_rows())
         self._counters.close()
-        key = MemberKey(machine.key.name, _new_incarnation())
-        self._counters = CounterFile(self.settings.run.path, key, len(self.layout.fragments))
+        key = MemberKey(machine.key.name, new_incarnation())
+        self._counters = CounterFile(self.settings.run.path, key, len(self.layout.fragments), required=False)
         self._optimizer.state.clear()
-        self.wake.post(self._carry_out)  # what the old incarnation still has to say
-        self.wake.post(lambda: self._redial(key))
+        self._net.append(key)  # after what the old incarnation still has to say
         self._ask(m.Reborn(incarnation=key.incarnation), at_boundary=True)
 
     def _redial(self, key: MemberKey) -> None:
@@ -343,7 +351,11 @@ class LearnerNode:
 
     def _carry_out(self) -> None:
         while self._net:
-            self._acts.do(self._net.popleft())
+            action = self._net.popleft()
+            if isinstance(action, MemberKey):
+                self._redial(action)
+            else:
+                self._acts.do(action)
 
     def on_message(self, key: MemberKey, message: Any, now: float) -> None:
         """A control message came in."""
@@ -374,14 +386,9 @@ class LearnerNode:
         due = (machine_due, self._transfers.deadline())
         return min([self._clock() + GATHER_S, *(at for at in due if at is not None)])
 
-    def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
-        self._acts.arrived(key, transfer, now)
-
-    def _lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
-        self._acts.lost(key, transfer, reason, now)
-
     def _stop(self, action: m.Stop) -> None:
-        self._stopped = action
+        if action.exit_code and self._ready.is_set():  # before that the constructor raises it
+            log.error("%s is stopped code=%d why=%r", self.key.name, action.exit_code, action.reason)
         self._loop.stop(1.0)
 
     def _fail(self, error: BaseException) -> None:
@@ -391,7 +398,3 @@ class LearnerNode:
     def _raise_failure(self) -> None:
         if self._failure is not None and not self._closed:
             raise MachineError(f"this learner has failed and must be started again: {self._failure}") from self._failure
-
-
-def _new_incarnation() -> int:
-    return secrets.randbits(63) + 1

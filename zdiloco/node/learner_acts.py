@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zdiloco.core import machine as m
 from zdiloco.core.messages import Body, Handback, InitialOffer, LayoutOffer, Update
-from zdiloco.errors import PeerError
+from zdiloco.errors import ConfigError, LinkError, MachineError, PeerError, ZdilocoError
 from zdiloco.node.clock import Clock
 from zdiloco.node.learner_body import Incoming, LearnerBody
 from zdiloco.node.params import Settings
@@ -239,6 +239,14 @@ class LearnerActs:
         m.Discard: _discard,
         m.SendLayout: _send_layout,
     }
+
+
+def error_of(stop: m.Stop | None) -> ZdilocoError | None:
+    """What to raise for a stop with an exit code above 0."""
+    if stop is None or not stop.exit_code:
+        return None
+    kinds: dict[int, type[ZdilocoError]] = {2: ConfigError, 3: LinkError}
+    return kinds.get(stop.exit_code, MachineError)(stop.reason)
 
 
 def contribution_name(fragment: int, seq: int) -> str:

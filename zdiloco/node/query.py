@@ -3,7 +3,6 @@
 Rule: a query belongs to no run and needs no file; it dials control and bulk, and ends in an answer or in LinkError.
 """
 
-import secrets
 from typing import Any
 
 import zmq
@@ -15,7 +14,7 @@ from zdiloco.node.clock import Clock, monotonic
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import NetParams
 from zdiloco.node.roads import Roads
-from zdiloco.node.sockets import Road, check_library, dialling
+from zdiloco.node.sockets import Road, check_library, dialling, new_incarnation
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.units import MemberKey
@@ -39,11 +38,12 @@ class Query:
             self.close()
             raise
         self._answer: dict[str, Any] | None = None
+        self._coming = ""
         self._asked_at = float("-inf")
         self._ends = float("inf")
 
     def _open(self, net: NetParams) -> None:
-        key = MemberKey("status", secrets.randbits(63) + 1)
+        key = MemberKey("status", new_incarnation())
         sockets = {road: dialling(self._context, road, net, key) for road in (Road.CONTROL, Road.BULK)}
         self._roads = Roads(sockets, server=False)
         self._loop = Loop(self._roads, self._wake, self._clock)
@@ -80,6 +80,9 @@ class Query:
     def on_message(self, key: MemberKey, message: Any, now: float) -> None:
         """A control message came in."""
         if not self._transfers.on_message(key, message, now) and isinstance(message, Status):
+            if self._coming:  # the question was heard twice: of its answers the syncer keeps the last one
+                self._transfers.release(key, self._coming, now)
+            self._coming = message.body.transfer
             self._transfers.expect(key, message.body, now)
 
     def on_chunk(self, key: MemberKey, chunk: Any, payload: memoryview, now: float) -> None:
@@ -87,8 +90,8 @@ class Query:
         self._transfers.on_chunk(key, chunk, payload, now)
 
     def on_time(self, now: float) -> None:
-        """Ask again where no answer has come."""
-        if now >= self._asked_at + ASK_AGAIN_S:
+        """Ask again where no answer has come, nor is on its way."""
+        if now >= self._asked_at + ASK_AGAIN_S and not self._coming:
             self._asked_at = now
             self._roads.send(SYNCER, StatusQuery())
         self._transfers.turn(now)
@@ -96,14 +99,16 @@ class Query:
     def deadline(self) -> float | None:
         """When to look again at the latest."""
         due = self._transfers.deadline()
-        return min(self._ends, self._asked_at + ASK_AGAIN_S, due if due is not None else self._ends)
+        ask_at = self._ends if self._coming else self._asked_at + ASK_AGAIN_S
+        return min(self._ends, ask_at, due if due is not None else self._ends)
 
     def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
-        data = self._transfers.inbox.take(key, transfer)
+        data, self._coming = self._transfers.inbox.take(key, transfer), ""
         try:
             self._answer = decode_map(data, MAX_STATUS_BYTES)
         finally:
             self._transfers.release(key, transfer, now)
 
     def _lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
-        self._asked_at = float("-inf")
+        if transfer == self._coming:
+            self._coming, self._asked_at = "", float("-inf")

@@ -1,11 +1,12 @@
 """Messages and chunks over the sockets of one process: framing, retry queues, and counts of what passed.
 
 Rule: a send never blocks and never raises because of a peer. A control message that the socket refuses waits in a
-bounded queue of its peer, the oldest going first over board (the machines repeat what matters); a chunk waits without
-bound of its own, since credit bounds it. What a peer sends and does not parse is counted, and that is all.
+bounded queue of its peer, the oldest going first over board (the machines repeat what matters); a chunk waits once,
+however often the peer asks for it, so what is on offer bounds the queue. What a peer sends and does not parse is
+counted, and that is all.
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -59,16 +60,15 @@ class Roads:
         self.counts: dict[MemberKey, Counts] = {}
         self.strangers: Counter[str] = Counter()
         self._control: dict[MemberKey, deque[tuple[type, bytes]]] = {}
-        self._bulk: dict[MemberKey, deque[ChunkOut]] = {}
+        self._bulk: dict[MemberKey, OrderedDict[tuple[str, int], ChunkOut]] = {}
 
     # ---- receiving
 
     def receive(self, road: Road, most: int) -> Iterator[Arrival | None]:
         """Yield up to `most` arrivals that are there now; None stands for one that did not parse."""
-        socket = self.sockets[road]
         for _ in range(most):
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            try:  # what an arrival sets off may have put another socket in its place
+                frames = self.sockets[road].recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             yield self._parse(road, frames)
@@ -88,6 +88,9 @@ class Roads:
             if not 1 <= len(frames) <= 2:
                 raise MalformedFrame(f"{len(frames)} frames; allowed is a header and one payload")
             message = decode(frames[0].buffer)
+            if self.server and isinstance(message, Hello) and (message.name, message.incarnation) != key:
+                self.strangers["hello"] += 1  # it speaks for somebody else
+                return None
             if isinstance(message, Chunk) != (len(frames) == 2) or (road in (Road.CONTROL, Road.CONTROL_CAST)) != (
                 len(frames) == 1
             ):
@@ -117,9 +120,9 @@ class Roads:
         waiting.append((kind, header))
 
     def send_chunks(self, key: MemberKey, chunks: list[ChunkOut]) -> None:
-        """Queue chunks for one peer; `flush` sends them."""
+        """Queue chunks for one peer; `flush` sends them. One that waits already keeps its place."""
         if chunks:
-            self._bulk.setdefault(key, deque()).extend(chunks)
+            self._bulk.setdefault(key, OrderedDict()).update(((c.transfer, c.index), c) for c in chunks)
 
     def cast(self, message: Any) -> None:
         """Broadcast a control message; whoever does not listen misses it."""
@@ -162,9 +165,10 @@ class Roads:
     def _send_chunk(self, key: MemberKey) -> bool:
         """Send the oldest chunk for this peer; False: it must wait."""
         waiting = self._bulk[key]
-        if not self._try(Road.BULK, key, [encode(waiting[0].header), waiting[0].view]):
+        oldest = next(iter(waiting.values()))
+        if not self._try(Road.BULK, key, [encode(oldest.header), oldest.view]):
             return False
-        waiting.popleft()
+        waiting.popitem(last=False)
         if not waiting:
             del self._bulk[key]
         return True
@@ -220,7 +224,7 @@ class Roads:
     def drop_transfer(self, key: MemberKey, transfer: str) -> None:
         """Drop the chunks of one transfer that wait for a peer."""
         if key in self._bulk:
-            left = deque(chunk for chunk in self._bulk[key] if chunk.transfer != transfer)
+            left = OrderedDict((place, chunk) for place, chunk in self._bulk[key].items() if place[0] != transfer)
             self._bulk[key] = left
             if not left:
                 del self._bulk[key]

@@ -6,6 +6,8 @@ backstop. The identity of a learner's sockets is its name and random incarnation
 mistaken for that of its successor.
 """
 
+import re
+import secrets
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
@@ -13,13 +15,14 @@ from typing import TypeAlias
 import zmq
 
 from zdiloco.errors import ConfigError
-from zdiloco.node.params import LOOPBACK, NetParams
+from zdiloco.node.params import LOOPBACK, NAME, NetParams
 from zdiloco.units import MemberKey
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 MIN_LIBZMQ = (4, 3, 5)
+_IDENT = re.compile("[0-9a-f]{16}")
 MAX_CHUNK_FRAME = 2**23 + 2**16
 """Largest chunk that the wire knows, and room for its header: a larger frame ends the connection."""
 MAX_CONTROL_FRAME = 2**16
@@ -79,6 +82,11 @@ def check_library() -> None:
         raise ConfigError(f"libzmq is {zmq.zmq_version()}; at least {wanted} is needed: pip install -U pyzmq")
 
 
+def new_incarnation() -> int:
+    """A random id for a process, above 0."""
+    return secrets.randbits(63) + 1
+
+
 def identity_of(key: MemberKey) -> bytes:
     """The routing identity of this process."""
     return f"{key.name}:{key.incarnation:016x}".encode()
@@ -86,13 +94,11 @@ def identity_of(key: MemberKey) -> bytes:
 
 def key_of(identity: bytes) -> MemberKey | None:
     """Who has this routing identity; None where no process of ours would choose it."""
-    name, colon, ident = identity.decode("utf-8", "replace").rpartition(":")
-    if not colon or not 1 <= len(name) <= 64 or len(ident) != 16:
+    name, _, ident = identity.decode("utf-8", "replace").rpartition(":")
+    if not NAME.fullmatch(name) or not _IDENT.fullmatch(ident):
         return None
-    try:
-        return MemberKey(name, int(ident, 16))
-    except ValueError:
-        return None
+    key = MemberKey(name, int(ident, 16))
+    return key if key.incarnation > 0 and identity_of(key) == identity else None
 
 
 def cast_hwm(largest_bytes: int, chunk_bytes: int) -> int:

@@ -9,7 +9,7 @@ import fcntl
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from zdiloco.errors import ConfigError, StoreError
 from zdiloco.node.disk import Disk
-from zdiloco.units import Epoch, FragmentId, Merged, Stamp
+from zdiloco.units import Epoch, FragmentId, MemberKey, Merged, Stamp
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class FragmentCut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """A complete state of the syncer. `ledger` is the machine's own memory, builtins that JSON can hold."""
+    """A complete state of the syncer. `replaced`: processes that must not come back, the oldest first."""
 
     run_id: str
     epoch: Epoch
@@ -61,7 +61,7 @@ class Cut:
     layout: Mapping[str, Any]
     fragments: tuple[FragmentCut, ...]
     progress_tokens: float = 0.0
-    ledger: Mapping[str, Any] = field(default_factory=dict)
+    replaced: tuple[MemberKey, ...] = ()
 
 
 class Store:
@@ -206,7 +206,7 @@ class Store:
                 layout=layout,
                 fragments=fragments,
                 progress_tokens=tree["progress_tokens"],
-                ledger=tree["ledger"],
+                replaced=_members(tree.get("replaced", [])),  # manifests of 0.1 before this key have none
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{path} is not a complete manifest ({error!r})") from error
@@ -250,10 +250,18 @@ def _manifest(cut: Cut, entries: Sequence[Mapping[str, Any]], layout: str) -> di
         "layout_digest": cut.layout_digest,
         "layout": layout,
         "progress_tokens": cut.progress_tokens,
-        "ledger": cut.ledger,
+        "replaced": [list(key) for key in cut.replaced],
         "fragments": entries,
     }
     return {**tree, "digest": xxhash.xxh3_128_hexdigest(_json(tree))}
+
+
+def _members(rows: Sequence[Sequence[Any]]) -> tuple[MemberKey, ...]:
+    """Raises TypeError or ValueError where a row is not a name and an incarnation."""
+    keys = tuple(MemberKey(*row) for row in rows)
+    if not all(isinstance(key.name, str) and isinstance(key.incarnation, int) for key in keys):
+        raise ValueError("replaced does not hold names and incarnations")
+    return keys
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class SyncerNode:
         finally:
             self.close()
         if self.failure is None:
-            log.info("syncer ends code=%d why=%r", self.exit_code, self.reason)
+            log.info("syncer ends why=%r", self.reason)
             return self.exit_code
         if isinstance(self.failure, ZdilocoError) or not isinstance(self.failure, Exception):
             raise self.failure
@@ -276,4 +276,5 @@ def _known(cut: Cut, layout: Layout, highest_epoch: int) -> KnownState:
         shares=layout.shares,
         stamps=tuple(part.stamp for part in cut.fragments),
         maps=tuple(part.map_ for part in cut.fragments),
+        replaced=cut.replaced,
     )

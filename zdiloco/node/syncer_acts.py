@@ -32,6 +32,8 @@ from zdiloco.wire.frames import Buffer
 log = logging.getLogger("zdiloco.node.syncer")
 
 STATUS_IDLE_S = 30.0
+STATUS_FRESH_S = 0.2
+"""One answer serves all queries for so long: its making must not be what a syncer spends its time on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +69,9 @@ class SyncerActs:
         self._askers: dict[tuple[int, Stamp | None], dict[MemberKey, None]] = {}
         self._stamps: dict[int, Stamp] = {}
         self._answers = 0
+        self._answered: dict[MemberKey, str] = {}
+        self._status = b""
+        self._status_until = float("-inf")
         self._donor: MemberKey | None = None
         self._early: list[m.Fetch] = []
 
@@ -240,7 +245,11 @@ class SyncerActs:
         payloads = [self._payloads[part.id] for part in action.parts]
 
         def work() -> None:
-            published = self._parts.body.merge(action, payloads)
+            try:
+                published = self._parts.body.merge(action, payloads)
+            except PeerError as error:
+                self._later(m.MergeFailed(fragment=action.fragment, reason=str(error)))
+                return
             body = join_update(_view(published), published.record)
             self._parts.wake.post(partial(self._merged, published, body))
 
@@ -304,7 +313,7 @@ class SyncerActs:
         run_id, epoch = self._parts.identity()
 
         def work() -> None:
-            cut = self._parts.body.cut(run_id, epoch)
+            cut = self._parts.body.cut(run_id, epoch, action.replaced)
             self._parts.saver.submit(partial(self._write, cut))
 
         self._parts.worker.submit(work)
@@ -316,22 +325,24 @@ class SyncerActs:
             event = m.Saved(stamps=tuple(part.stamp for part in cut.fragments))
         except StoreError as error:
             event = m.SaveFailed(reason=str(error))
-        self._parts.worker.submit(self._parts.body.returned)
         self._later(event)
 
     def _serve_status(self, action: m.ServeStatus) -> None:
+        """Answer a query; everybody who asks within `STATUS_FRESH_S` gets the same bytes, and has one payload."""
+        key, now, shelf = action.key, self._parts.clock(), self._parts.shelf
+        if now >= self._status_until:
+            self._status, self._status_until = encode_map(self._parts.status()), now + STATUS_FRESH_S
+            self._answered = {peer: name for peer, name in self._answered.items() if shelf.body(name) is not None}
+        if key in self._answered:
+            shelf.drop(self._answered[key])
+            self._parts.roads.drop_transfer(key, self._answered[key])
         self._answers += 1
-        slot = ("status", action.key)
-        body = self._parts.shelf.put(
-            slot,
-            f"s/{self._answers}",
-            encode_map(self._parts.status()),
-            self._parts.clock(),
-            chunk_bytes=self._parts.settings.net.chunk_bytes,
-            idle_s=STATUS_IDLE_S,
-        )
-        self._parts.shelf.retire(slot)
-        self._parts.roads.send(action.key, Status(body=body))
+        name, net = f"s/{self._answers}", self._parts.settings.net
+        slot = ("status", key)
+        body = shelf.put(slot, name, self._status, now, chunk_bytes=net.chunk_bytes, idle_s=STATUS_IDLE_S)
+        shelf.retire(slot)
+        self._answered[key] = name
+        self._parts.roads.send(key, Status(body=body))
 
     _ACTIONS: ClassVar[dict[type, Callable[..., None]]] = {
         m.Send: _send,

@@ -1,8 +1,8 @@
 """The values of a syncer and all work on them; every method runs on the one worker thread, in the order of the machine.
 
 Rule: Theta and the momentum are fp32 and belong to this file. What is published is encoded once, and these bytes are
-what the checkpoint, a joiner and a broadcast hold. A cut handed to the saver is never written to: a fragment that is
-merged meanwhile goes on in a copy.
+what the checkpoint, a joiner and a broadcast hold. No tensor of a state is ever written to: a merge works on copies and
+puts them in place when they have proved finite, so a cut may be read by the saver as long as it likes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from zdiloco.core.machine import Merge
+from zdiloco.core.membership import MOST_REPLACED
 from zdiloco.core.messages import Handback, InitialOffer, LayoutOffer
 from zdiloco.core.progress import Refusal, add_record
 from zdiloco.errors import ConfigError, MachineError, MalformedFrame
@@ -69,7 +70,6 @@ class FragmentState:
     stamp: Stamp
     map_: dict[MemberKey, Merged] = field(default_factory=dict)
     revision: int = 0
-    lent: bool = False
 
 
 class SyncerBody:
@@ -122,13 +122,22 @@ class SyncerBody:
         return layout
 
     def take_initial(self, message: InitialOffer, data: memoryview) -> None:
-        """Put a donor's values (or those of `init`) into Theta. Raises MalformedFrame for a wrong length or NaN."""
+        """Put a donor's values (or those of `init`) into Theta.
+
+        Raises MalformedFrame for a wrong length, and where the values, or what is published of them, are not finite;
+        ConfigError where those of `init` are not.
+        """
         fragment = self._fragment(message.fragment)
         if self._initial:
             theta = torch.cat([self._initial[tensor.name].reshape(-1).float() for tensor in fragment.tensors])
         else:
             theta = get_codec("fp32").decode(data, fragment.numel)
-        self._set(fragment, theta, None, self._codec_of(fragment), self._encode(fragment, theta))
+        try:
+            self._set(fragment, theta, None, self._codec_of(fragment), self._encode(fragment, theta))
+        except MalformedFrame as error:
+            if self._initial:
+                raise ConfigError(f"run.init {self._init}: {error}") from error
+            raise
 
     def take_handback(self, message: Handback, data: memoryview) -> tuple[Merged, ...]:
         """Put a state that the fleet handed back into Theta: residual 0, momentum as on disk. Returns its map."""
@@ -142,8 +151,7 @@ class SyncerBody:
         return map_
 
     def _set(self, fragment: Fragment, theta: Tensor, buf: Tensor | None, codec: str, value: Tensor) -> FragmentState:
-        if not bool(torch.isfinite(theta).all()):
-            raise MalformedFrame(f"the values of fragment {fragment.index} are not finite")
+        _check_finite(fragment, theta, codec, value)
         epoch = Stamp(Epoch(0, 0), -1)
         state = FragmentState(fragment=fragment, theta=theta, buf=buf, value=value, codec=codec, stamp=epoch)
         state.revision = self._next_revision()
@@ -168,7 +176,10 @@ class SyncerBody:
         return "", found.norm
 
     def merge(self, action: Merge, payloads: Sequence[Payload]) -> Published:
-        """Merge, take the outer step, encode. Afterwards Theta, momentum, value and map are those of the new stamp."""
+        """Merge, take the outer step, encode. Afterwards Theta, momentum, value and map are those of the new stamp.
+
+        Raises MalformedFrame, and changes nothing, where Theta or what would be published of it is not finite.
+        """
         state = self._state(action.fragment)
         contributions = [
             Weighted(data=payload.data, codec=get_codec(part.codec), weight=part.weight, squares=payload.squares)
@@ -176,13 +187,12 @@ class SyncerBody:
         ]
         is_buffers = state.fragment.is_buffers
         gradient = merge(state.fragment, contributions, "avg" if is_buffers else self._params.method)
-        if state.lent:  # the saver still reads these tensors
-            state.theta = state.theta.clone()
-            state.buf = state.buf.clone() if state.buf is not None else None
-            state.lent = False
         outer = _BUFFERS_OUTER if is_buffers else self._params.outer
-        state.buf = outer_step_(state.theta, state.buf, gradient, outer)
-        state.value, state.codec = self._encode(state.fragment, state.theta), self._codec_of(state.fragment)
+        theta, buf = state.theta.clone(), state.buf.clone() if state.buf is not None else None
+        buf = outer_step_(theta, buf, gradient, outer)
+        value, codec = self._encode(state.fragment, theta), self._codec_of(state.fragment)
+        _check_finite(state.fragment, theta, codec, value)
+        state.theta, state.buf, state.value, state.codec = theta, buf, value, codec
         state.stamp, state.map_ = action.stamp, add_record(state.map_, action.merged)
         state.revision = self._next_revision()
         return self._published(state, action.merged, full=False)
@@ -194,14 +204,13 @@ class SyncerBody:
 
     # ---- checkpoints
 
-    def cut(self, run_id: str, epoch: Epoch) -> Cut:
-        """All fragments as they are now. The tensors are lent: until `returned`, merges leave them alone."""
+    def cut(self, run_id: str, epoch: Epoch, replaced: tuple[MemberKey, ...] = ()) -> Cut:
+        """All fragments as they are now, and of the replaced incarnations the newest; nobody writes to its tensors."""
         if self.layout is None:
             raise MachineError("a checkpoint was asked for before there is a layout")
         parts = []
         for index in range(len(self.layout.fragments)):
             state = self._state(index)
-            state.lent = True
             parts.append(
                 FragmentCut(
                     fragment=index,
@@ -223,12 +232,8 @@ class SyncerBody:
             layout=self.layout.to_obj(),
             fragments=tuple(parts),
             progress_tokens=merged,
+            replaced=replaced[-MOST_REPLACED:],
         )
-
-    def returned(self) -> None:
-        """The saver reads no more."""
-        for state in self.states.values():
-            state.lent = False
 
     # ---- small things
 
@@ -261,6 +266,18 @@ class SyncerBody:
     def _next_revision(self) -> int:
         self._revision += 1
         return self._revision
+
+
+def _check_finite(fragment: Fragment, theta: Tensor, codec: str, value: Tensor) -> None:
+    """Raise MalformedFrame unless theta (n_p,) is finite, and also what receivers decode from `value`, (n,) u8."""
+    if not _is_finite(theta):
+        raise MalformedFrame(f"the values of fragment {fragment.index} are not finite")
+    if codec != "fp32" and not _is_finite(get_codec(codec).decode(value, fragment.numel)):
+        raise MalformedFrame(f"the values of fragment {fragment.index} are too large for {codec}")
+
+
+def _is_finite(values: Tensor) -> bool:
+    return values.numel() == 0 or bool(torch.isfinite(values.abs().amax()))  # the largest of any with NaN is NaN
 
 
 def _read_initial(path: Path, layout: Layout) -> dict[str, Tensor]:
