@@ -207,8 +207,8 @@ class Lockstep(World):
 
     def follow(self, actor: Actor, new: Site) -> None:
         """One more learner reaches the new syncer; its last word to the old one fences that."""
-        if not new.alive:
-            return
+        if new is not self.site:
+            return  # it is dead, or has been taken over itself
         old, actor.site = actor.site, new
         if old is not None and old.alive and new.machine.phase is SyncerPhase.RUNNING and self.rng.random() < 0.5:
             self.tell_syncer(old, m.Received(key=actor.key, message=Heartbeat(step=0, epoch=new.machine.epoch)))

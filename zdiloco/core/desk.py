@@ -120,7 +120,10 @@ class Desk:
         ready = sorted((d for d in self.fragments if d.due), key=lambda d: (d.due.since if d.due else 0, d.index))
         if not ready:
             return []
-        free, opened = self.max_open() - self.taking_slots(), []
+        # Parked rounds free their slot, but not their claim on memory: rounds of more fragments than it holds quorums
+        # of would take the room from each other for ever.
+        under_way = sum(desk.round is not None for desk in self.fragments)
+        free, opened = min(self.max_open() - self.taking_slots(), self.most_open - under_way), []
         for desk in ready:
             if free > 0 or len(self.counting(desk)) >= quorum:  # what is held already needs no room
                 free -= 1

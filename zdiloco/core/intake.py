@@ -95,9 +95,9 @@ class Intakes:
     def make_room(self) -> list[SyncerAction]:
         """Grant what fits the budget, in the order of coming.
 
-        If nothing fits and nothing that is here can ever be merged, the oldest held contribution is sent back, among
-        those that were sent back least since their learner's last merge: the same one must not lose again and again.
-        Else room will come by itself; until then whoever waits for it counts as declined, so that no round waits.
+        If nothing fits and nothing that is here can ever be merged, a held contribution is sent back: first of
+        fragments that no round is open for, then whoever has met that least since its last merge (the same one must
+        not lose again and again), then the quarantined, then the oldest. Else room will come by itself; until then whoever waits for it counts as declined, so that no round waits.
         """
         actions: list[SyncerAction] = []
         self.desk.no_room.clear()
@@ -140,10 +140,10 @@ class Intakes:
         del self.desk.fragments[oldest.id.fragment].intake.held[oldest.id.key]
         return self._refuse(oldest.id.key, oldest.message, Refusal.BUDGET, _TEXTS[Refusal.BUDGET]) + self._free(oldest)
 
-    def _place_in_queue(self, held: Held) -> tuple[bool, int, float]:
-        """Who is sent back first: the quarantined, then who has met that least, then the oldest."""
-        key = held.id.key
-        return not self._quarantined(key), self._sent_back.get((key, held.id.fragment), 0), held.arrived_at
+    def _place_in_queue(self, held: Held) -> tuple[bool, int, bool, float]:
+        key, rnd = held.id.key, self.desk.fragments[held.id.fragment].round
+        sent_back = self._sent_back.get((key, held.id.fragment), 0)
+        return rnd is not None, sent_back, not self._quarantined(key), held.arrived_at
 
     def _quarantined(self, key: MemberKey) -> bool:
         member = self.fleet.find(key)
