@@ -97,7 +97,8 @@ class Intakes:
 
         If nothing fits and nothing that is here can ever be merged, a held contribution is sent back: first of
         fragments that no round is open for, then whoever has met that least since its last merge (the same one must
-        not lose again and again), then the quarantined, then the oldest. Else room will come by itself; until then whoever waits for it counts as declined, so that no round waits.
+        not lose again and again), then the quarantined, then the oldest. Else room will come by itself; until then
+        whoever waits for it counts as declined, so that no round waits.
         """
         actions: list[SyncerAction] = []
         self.desk.no_room.clear()
