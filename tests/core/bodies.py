@@ -5,6 +5,7 @@ remembered, just as the real body computes it; whatever is subtracted that is no
 """
 
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 from zdiloco.core import machine as m
@@ -57,7 +58,8 @@ class SyncerBody:
         self.shares = (1 / num_fragments,) * num_fragments
         self.states = list(disk.states) or [State(Stamp(Epoch(0, 0), -1), 0, ())] * num_fragments
         self.payloads: dict[ContributionId, int] = {}
-        self.poisoned: set[ContributionId] = set()
+        self.norms: dict[ContributionId, float] = {}
+        """What screening finds where it is not 1; NaN where the values are not finite."""
         self.merges: list[tuple[m.Merge, int]] = []
 
     def fetched(self, key: MemberKey, message: Contribution, ids: int) -> m.Fetched:
@@ -77,8 +79,8 @@ class SyncerBody:
             self.states[fragment] = state
             return [m.HandbackTaken(key=action.key, fragment=fragment, stamp=state.stamp, map_=state.map)]
         if isinstance(action, m.Screen):
-            reason = "non_finite" if action.id in self.poisoned else ""
-            return [m.Screened(id=action.id, reason=reason, norm=1.0)]
+            norm = self.norms.get(action.id, 1.0)
+            return [m.Screened(id=action.id, reason="non_finite" if isnan(norm) else "", norm=norm, values=1.0)]
         if isinstance(action, m.Merge):
             return [self._merge(action)]
         if isinstance(action, m.Restamp):

@@ -13,6 +13,7 @@ from zdiloco.core import machine as m
 from zdiloco.core import messages as w
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.params import LearnerParams, SyncParams
+from zdiloco.core.progress import Refusal
 from zdiloco.core.start import KnownState
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import Epoch, MemberKey, Merged, Stamp
@@ -154,7 +155,8 @@ class SyncerChatter(Chatter):
         if isinstance(action, m.TakeHandback):
             return m.HandbackTaken(key=key, fragment=message.fragment, stamp=message.stamp, map_=self.records())
         if isinstance(action, m.Screen):
-            return m.Screened(id=action.id, reason="non_finite" if bad else "", norm=1.0)
+            norm = self.some(1.0, 1.0, 0.0, 50.0, 1e9)
+            return m.Screened(id=action.id, reason="non_finite" if bad else "", norm=norm, values=self.some(0.0, 1.0))
         if isinstance(action, m.Merge):
             update = w.Update(
                 fragment=action.fragment, stamp=action.stamp, full=False, codec="bf16", value_bytes=9, body=BODY
@@ -219,7 +221,7 @@ class LearnerChatter(Chatter):
             (9, self.beat),
             (4, lambda: w.Call(epoch=self.epoch(), fragment=fragment, version=self.rng.randint(1, 9))),
             (9, lambda: self.update(fragment)),
-            (8, lambda: w.Ack(fragment=fragment, held=self.seq(fragment), merged=self.seq(fragment))),
+            (8, lambda: self.ack(fragment)),
             (3, lambda: self.refused(fragment)),
             (1, lambda: w.HandbackRequest(fragment=fragment)),
             (1, lambda: self.farewell()),
@@ -264,8 +266,12 @@ class LearnerChatter(Chatter):
             value_bytes=9, body=body,
         )  # fmt: skip
 
+    def ack(self, fragment: int) -> w.Ack:
+        held, merged = self.seq(fragment), self.seq(fragment)
+        return w.Ack(fragment=fragment, held=held, merged=merged, remark=self.some("", "", "clipped"), text="so it is")
+
     def refused(self, fragment: int) -> w.Refused:
-        reason = self.some("epoch", "after", "seq", "layout", "counters", "non_finite", "budget", "body", "closed", "?")
+        reason = self.some(*Refusal, "?")
         return w.Refused(fragment=fragment, seq=self.seq(fragment), reason=reason, text="so it is")
 
     def farewell(self) -> w.Message:

@@ -77,6 +77,8 @@ class Lockstep(World):
             self.seen[f"refused: {action.message.reason}"] += 1
             if action.message.reason == "budget":  # the model knows no memory: it is told what was sent back
                 self.models[id(site)][action.message.fragment].held.pop(action.key, None)
+        if isinstance(action, m.Send) and getattr(action.message, "remark", ""):
+            self.seen[f"remark: {action.message.remark}"] += 1
         super().do_syncer(site, action)
 
     def finish_save(self, site: Site) -> None:
@@ -263,8 +265,9 @@ def _watch(world: Lockstep, site: Site, intakes: Intakes) -> None:
         actions = screened(event, epoch, now)
         if incoming and incoming.message.seq == event.id.seq and not event.reason:
             said = {a.message.reason for a in actions if isinstance(a, m.Send) and hasattr(a.message, "reason")}
-            refused = said & set(PROTOCOL_REFUSALS)
-            world.compare_offer(site, event.id.key, incoming.message, str(refused.pop()) if refused else "held")
+            refused = said & {*PROTOCOL_REFUSALS, "norm"}
+            if refused != {"norm"}:  # the model knows no values
+                world.compare_offer(site, event.id.key, incoming.message, str(refused.pop()) if refused else "held")
         world.seen["late held"] += intakes.late - late
         return actions
 

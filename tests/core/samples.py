@@ -56,7 +56,7 @@ MESSAGES: tuple[w.Message, ...] = (
     w.Unwelcome(reason="unknown", text="say hello again", fatal=False),
     w.Donate(),
     w.HandbackRequest(fragment=0),
-    w.Ack(fragment=0, held=1, merged=0),
+    w.Ack(fragment=0, held=0, merged=1, remark="clipped", text="its norm is 9"),
     w.Refused(fragment=0, seq=1, reason="after", text="cut again"),
     w.Call(epoch=EPOCH, fragment=0, version=1),
     w.Update(fragment=0, stamp=Stamp(EPOCH, 1), full=False, codec="bf16", value_bytes=900, body=BODY),

@@ -5,7 +5,8 @@ import pytest
 from tests.core.bodies import body_of
 from tests.core.fleet import World
 from zdiloco.core import machine as m
-from zdiloco.core.messages import MAX_COUNT, Hello, InitialOffer, LayoutOffer, Welcome
+from zdiloco.core.bounds import MAX_COUNT
+from zdiloco.core.messages import Hello, InitialOffer, LayoutOffer, Welcome
 from zdiloco.core.params import SyncParams
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import MAX_FRAGMENTS, Epoch, MemberKey

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.samples import BODY, EPOCH, MESSAGES
+from zdiloco.core import bounds
 from zdiloco.core import messages as w
 from zdiloco.units import NO_STAMP, Epoch, Stamp
 
 BY_NAME = {type(message).__name__: message for message in MESSAGES}
-BIG, NAN = w.MAX_COUNT + 1, float("nan")
+BIG, NAN = bounds.MAX_COUNT + 1, float("nan")
 BAD: list[tuple[str, str, Any, str]] = [
     ("Hello", "name", "", "0 characters; allowed is 1 to 64"),
     ("Hello", "name", "n" * 65, "65 characters; allowed is 1 to 64"),
@@ -132,17 +133,17 @@ def test_messages_are_frozen_values_by_keyword(message: w.Message) -> None:
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
-    edge = Stamp(Epoch(w.MAX_EPOCH, 2**64 - 1), w.MAX_COUNT)
+    edge = Stamp(Epoch(bounds.MAX_EPOCH, 2**64 - 1), bounds.MAX_COUNT)
     made = w.Hello(name="n" * 64, incarnation=2**64 - 1, run_id="r" * 64, epoch=edge.epoch, stamps=(edge,) * 512)
     assert len(made.stamps) == 512
-    assert w.Heartbeat(step=w.MAX_COUNT, epoch=edge.epoch).step == 2**53
+    assert w.Heartbeat(step=bounds.MAX_COUNT, epoch=edge.epoch).step == 2**53
 
 
 @given(st.one_of(st.integers(), st.floats()))
 def test_a_range_is_closed_and_holds_no_nan(value: float) -> None:
     owner = dataclasses.make_dataclass("Owner", ["field"])(value)
     if 0 <= value <= 7:
-        w.check_range(owner, field=(0, 7))
+        bounds.check_range(owner, field=(0, 7))
     else:
         with pytest.raises(ValueError, match=r"Owner.field is .*; allowed is 0 to 7"):
-            w.check_range(owner, field=(0, 7))
+            bounds.check_range(owner, field=(0, 7))

@@ -18,7 +18,8 @@ BRANCHES = (
     "freed as stable", "recovered", "took over beside a living one", "syncer killed", "learner killed",
     "learner killed while no syncer was there", "given up", "offered again", "gap", "update lost", "sent back",
     "refused: epoch", "refused: after", "refused: seq", "refused: layout", "refused: counters", "refused: non_finite",
-    "refused: budget", "refused: body", "refused: closed", "replaced process",
+    "refused: norm", "refused: budget", "refused: body", "refused: closed", "remark: clipped", "remark: zero",
+    "replaced process",
 )  # fmt: skip
 STEP_S = 0.2
 HEALED_S = 30.0
@@ -122,11 +123,12 @@ class History:
         world.at(5.0, lambda: world.kill_syncer(old) if old.alive and old is not world.site else None)
 
     def poison(self, actor: Actor) -> None:
-        """The next contribution of this learner holds what cannot be merged."""
+        """What this learner has under way holds what cannot be merged, or not as it is."""
+        norm = self.rng.choice([float("nan"), 1e9, 100.0, 0.0])
         for duty in actor.machine.duties:
             if actor.site and duty.way:
                 key = actor.key
-                actor.site.body.poisoned.add(ContributionId(key.name, key.incarnation, duty.index, duty.way))
+                actor.site.body.norms[ContributionId(key.name, key.incarnation, duty.index, duty.way)] = norm
 
     def give_up(self, actor: Actor) -> None:
         """The learner's side breaks every transfer off, perhaps after it has arrived."""

@@ -37,6 +37,7 @@ RANGES: list[tuple[str, str, tuple[float, float], tuple[float, ...]]] = [
     ("sync", "num_fragments", (0, 511), (-1, 512)),
     ("sync", "gamma", (0, 1), (-0.1, 1.1, float("nan"))),
     ("sync", "average", (0.001, 1), (0.0, 1.1)),
+    ("sync", "clip", (1, 1e6, 0), (0.5, 1e7, -1.0, float("nan"))),
     ("sync", "max_step_tokens", (1, 2**53), (0, 2**53 + 1)),
     ("sync", "budget_bytes", (2**16, 2**50), (2**16 - 1, 2**50 + 1)),
     ("sync", "park_after_s", (0.001, 1e7), (0.0, 1e8, float("nan"))),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.samples import contribution
-from zdiloco.core.messages import MAX_COUNT
+from zdiloco.core.bounds import MAX_COUNT
 from zdiloco.core.params import SyncParams
 from zdiloco.core.weights import implausible, weight_of
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zdiloco.core.messages import MAX_COUNT
+from zdiloco.core.bounds import MAX_COUNT
 from zdiloco.errors import MachineError, MalformedFrame
 from zdiloco.units import Merged
 from zdiloco.wire.bodies import decode_map, decode_record, encode_map, encode_record, join_update, split_update

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zdiloco.core import bounds
 from zdiloco.core import messages as m
-from zdiloco.core.messages import MAX_COUNT, Body
+from zdiloco.core.bounds import MAX_COUNT
+from zdiloco.core.messages import Body
 from zdiloco.errors import MachineError, MalformedFrame, VersionMismatch
 from zdiloco.units import MAX_FRAGMENTS, Epoch, Stamp
 from zdiloco.wire.encoding import TAGS, WireMessage, decode, encode
@@ -118,7 +120,7 @@ GOLDEN = {
     ),
     "donate": "82a17601a174a6646f6e617465",
     "want": "83a17601a174a477616e74a8667261676d656e7403",
-    "ack": "85a17601a174a361636ba8667261676d656e7403a468656c6411a66d657267656410",
+    "ack": "87a17601a174a361636ba8667261676d656e7403a468656c6411a66d657267656410a672656d61726ba0a474657874a0",
     "refused": (
         "86a17601a174a772656675736564a8667261676d656e7403a373657111a6726561736f6ea565706f6368a474657874b16f66"
         "20616e206f6c6465722065706f6368"
@@ -156,7 +158,7 @@ GOLDEN = {
 # ---- any valid message, by the types of its fields
 
 counts, numbers = st.integers(0, MAX_COUNT), st.floats(0, MAX_COUNT, allow_nan=False)
-epochs = st.builds(Epoch, st.integers(0, m.MAX_EPOCH), st.integers(0, 2**64 - 1))
+epochs = st.builds(Epoch, st.integers(0, bounds.MAX_EPOCH), st.integers(0, 2**64 - 1))
 stamps = st.builds(Stamp, epochs, st.integers(-1, MAX_COUNT))
 versions = st.lists(st.integers(-1, MAX_COUNT), max_size=8).map(tuple)
 bodies = st.builds(
@@ -330,7 +332,8 @@ def test_a_pickle_or_noise_is_never_anything_but_malformed() -> None:
 
 def largest() -> list[WireMessage]:
     """The messages that can become large, each as large as its checks allow."""
-    text, name, epoch = "\U0010ffff" * m.MAX_TEXT, "\U0010ffff" * m.MAX_NAME, Epoch(m.MAX_EPOCH, 2**64 - 1)
+    text, name = "\U0010ffff" * bounds.MAX_TEXT, "\U0010ffff" * bounds.MAX_NAME
+    epoch = Epoch(bounds.MAX_EPOCH, 2**64 - 1)
     many = (MAX_COUNT,) * MAX_FRAGMENTS
     body = Body(transfer=2 * name, nbytes=MAX_COUNT, chunk_bytes=2**23, digest=2**64 - 1)
     stamp = Stamp(epoch, MAX_COUNT)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90
 from zdiloco.core.membership import Fleet
+from zdiloco.core.norms import Norms, Passed
 from zdiloco.core.pace import Due, judge_due, max_open_rounds, needed_steps
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Intake
@@ -28,6 +29,7 @@ class FragmentDesk:
     numel: int
     share: float
     intake: Intake
+    norms: Norms = field(default_factory=Norms)
     stamp: Stamp = NO_STAMP
     stable: Stamp = NO_STAMP
     round: Round | None = None
@@ -41,10 +43,11 @@ class FragmentDesk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Closing:
-    """A round that closes now, with all that is merged in it."""
+    """A round that closes now, with all that is merged in it, and what of each enters the merge."""
 
     desk: FragmentDesk
     taken: list[Held]
+    passed: list[Passed]
     record: tuple[Merged, ...]
     why: str
 
@@ -248,7 +251,8 @@ class Desk:
         rnd.closed_at = now
         desk.last_merged = len(desk.intake.held)
         taken, record = desk.intake.close()
-        return Closing(desk=desk, taken=taken, record=record, why=close.why)
+        passed = desk.norms.judge(taken, rnd.version, self.params.clip)
+        return Closing(desk=desk, taken=taken, passed=passed, record=record, why=close.why)
 
     def published(self, desk: FragmentDesk, stamp: Stamp, now: float) -> Round:
         """The outer step is made and goes out: the round is over. Returns it."""

@@ -11,6 +11,7 @@ from zdiloco.core.desk import Desk, FragmentDesk
 from zdiloco.core.machine import CancelFetch, Fetch, Free, Note, Screen, Screened, Send, SyncerAction
 from zdiloco.core.membership import CONTRIBUTING, Fleet, Member, MemberEvent, MemberState
 from zdiloco.core.messages import Ack, Contribution, Refused
+from zdiloco.core.norms import Passed
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Refusal
 from zdiloco.core.weights import implausible
@@ -21,6 +22,7 @@ _TEXTS = {
     Refusal.AFTER: "it does not start where your merged work ends: adopt the newest state and cut again",
     Refusal.SEQ: "a newer one of yours is here",
     Refusal.NON_FINITE: "it holds NaN or infinity: start over from the published values",
+    Refusal.NORM: "its values are too large to be work: start over from the published values",
     Refusal.BUDGET: "no room (sync.budget_bytes): cut it again later",
     Refusal.CLOSED: "the run is ending, nothing more is merged",
 }
@@ -42,10 +44,11 @@ class Intakes:
         self.params, self.desk, self.fleet = params, desk, fleet
         self.incoming: dict[tuple[MemberKey, FragmentId], Incoming] = {}
         self._waiting: dict[tuple[MemberKey, FragmentId], None] = {}
-        self.in_merge: dict[FragmentId, list[Held]] = {}
+        self.in_merge: dict[FragmentId, list[tuple[Held, Passed]]] = {}
         self._sent_back: dict[tuple[MemberKey, FragmentId], int] = {}
         self.used_bytes = 0
         self.refused: dict[str, int] = {}
+        self.remarks: dict[str, int] = {}
         self.replaced = self.late = 0
 
     def offer(self, member: Member, message: Contribution, epoch: Epoch) -> list[SyncerAction]:
@@ -178,14 +181,18 @@ class Intakes:
         if incoming is None or incoming.message.seq != event.id.seq:
             return [Free(id=event.id)]
         self._take_out(place)
-        message = incoming.message
-        intake = self.desk.fragments[event.id.fragment].intake
-        refusal = Refusal(event.reason) if event.reason else intake.judge(key, message, epoch)
+        message, desk = incoming.message, self.desk.fragments[event.id.fragment]
+        held = Held(id=event.id, message=message, arrived_at=now, norm=event.norm)
+        refusal = Refusal(event.reason) if event.reason else desk.intake.judge(key, message, epoch)
+        text = _TEXTS.get(refusal, "its bytes are not what they must be") if refusal else ""
+        if refusal is None:
+            desk.norms.values = event.values
+            absurd = desk.norms.absurd(held, desk.intake.held.values())
+            refusal, text = (Refusal.NORM, f"{_TEXTS[Refusal.NORM]} ({absurd})") if absurd else (None, "")
         if refusal:
             self.used_bytes -= message.body.nbytes
-            text = _TEXTS.get(refusal, "its bytes are not what they must be")
             return [*self._refuse(key, message, refusal, text), Free(id=event.id), *self.make_room()]
-        return self._hold(Held(id=event.id, message=message, arrived_at=now, norm=event.norm), now)
+        return self._hold(held, now)
 
     def _hold(self, held: Held, now: float) -> list[SyncerAction]:
         desk = self.desk.fragments[held.id.fragment]
@@ -206,8 +213,9 @@ class Intakes:
 
     def merged(self, desk: FragmentDesk) -> list[SyncerAction]:
         """The merge of this fragment is made: whoever is in it behaves, and its bytes are needed no more."""
-        taken = self.in_merge.pop(desk.index, [])
-        for held in taken:
+        actions: list[SyncerAction] = []
+        for held, passed in self.in_merge.pop(desk.index, []):
+            actions += [*self._remark(held, passed), *self._free(held)]
             self._sent_back.pop((held.id.key, desk.index), None)
             member = self.fleet.find(held.id.key)
             if member is None:
@@ -218,12 +226,25 @@ class Intakes:
             if member.state is MemberState.QUARANTINED:
                 self.fleet.offenders.discard(member.key.name)
                 member.move(MemberEvent.CLEAN, "a clean round")
-        return [action for held in taken for action in self._free(held)] + self.make_room()
+        return actions + self.make_room()
+
+    def _remark(self, held: Held, passed: Passed) -> list[SyncerAction]:
+        """Tell a learner, and count, that its contribution did not enter the merge as it was."""
+        remark, key = passed.remark, held.id.key
+        if remark is None:
+            return []
+        self.remarks[remark] = self.remarks.get(remark, 0) + 1
+        member = self.fleet.find(key)
+        if member:
+            member.remarks[remark] = member.remarks.get(remark, 0) + 1
+        what = f"{key.name}'s contribution {held.id.seq} to fragment {held.id.fragment} is not merged as it is"
+        ack = Ack(fragment=held.id.fragment, held=0, merged=held.id.seq, remark=remark, text=passed.why)
+        return [Note(what=what, why=f"{remark}: {passed.why}"), Send(key=key, message=ack)]
 
     def void(self, desk: FragmentDesk) -> list[SyncerAction]:
         """The merge of this fragment has come to nothing: all that was in it is refused."""
         actions: list[SyncerAction] = []
-        for held in self.in_merge.pop(desk.index, []):
+        for held, _ in self.in_merge.pop(desk.index, []):
             text = _TEXTS[Refusal.NON_FINITE]
             actions += self._refuse(held.id.key, held.message, Refusal.NON_FINITE, text) + self._free(held)
         return actions + self.make_room()
@@ -258,7 +279,7 @@ class Intakes:
         member = self.fleet.find(key)
         if member:
             member.refused[reason] = member.refused.get(reason, 0) + 1
-            if reason is Refusal.NON_FINITE:
+            if reason in (Refusal.NON_FINITE, Refusal.NORM):
                 self.fleet.offenders.add(key.name)
                 if (member.state, MemberEvent.OFFENDED) in _OFFENDING:
                     member.move(MemberEvent.OFFENDED, text)

@@ -98,6 +98,7 @@ class Member:
     rounds: int = 0
     staleness: Average = field(default_factory=lambda: Average(0.125))
     refused: dict[str, int] = field(default_factory=dict)
+    remarks: dict[str, int] = field(default_factory=dict)
     why: str = "welcomed"
     moved: Callable[[], None] | None = None
 
@@ -186,7 +187,8 @@ class Fleet:
         for average in (member.pace, member.answer, member.staleness):
             average.share = self.params.average
         if known and known.key == key:
-            member.refused, member.rounds, member.merged_tokens = known.refused, known.rounds, known.merged_tokens
+            member.refused, member.remarks = known.refused, known.remarks
+            member.rounds, member.merged_tokens = known.rounds, known.merged_tokens
             member.trained_tokens = known.trained_tokens
         member.moved = self._changed
         self.members[key.name] = member

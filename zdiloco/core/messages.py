@@ -4,54 +4,19 @@ Rule: a message holds what the protocol needs and is checked when it is made, so
 bounds. Everything of a size that depends on the model or the fleet travels as a `Body` beside it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zdiloco.core.bounds import (
+    MAX_COUNT,
+    MAX_NAME,
+    MAX_TEXT,
+    check_epoch,
+    check_numbers,
+    check_range,
+    check_stamps,
+    check_text,
+)
 from zdiloco.units import MAX_FRAGMENTS, NO_EPOCH, Epoch, FragmentId, Stamp
-
-MAX_NAME = 64
-MAX_TEXT = 512
-MAX_COUNT = 2**53
-"""Largest counter (steps, tokens, bytes) that is believed: what a double holds exactly."""
-MAX_EPOCH = 2**40
-"""Largest epoch counter: no run restarts so often, so a peer that claims it is not believed."""
-
-
-def check_range(owner: object, **bounds: tuple[float, float]) -> None:
-    """Raise ValueError unless each named field of `owner` lies in its closed interval (NaN never does)."""
-    for name, (low, high) in bounds.items():
-        value = getattr(owner, name)
-        if not low <= value <= high:
-            raise ValueError(f"{type(owner).__name__}.{name} is {value!r}; allowed is {low} to {high}")
-
-
-def check_text(owner: object, **limits: int) -> None:
-    """Raise ValueError unless each named text field of `owner` has at most its number of characters."""
-    for name, limit in limits.items():
-        if len(getattr(owner, name)) > limit:
-            raise ValueError(f"{type(owner).__name__}.{name} has more than {limit} characters")
-
-
-def check_numbers(owner: object, field: str, numbers: Sequence[int], least: int = -1) -> None:
-    """Raise ValueError unless there is at most one number per fragment and each is at least `least`."""
-    if len(numbers) > MAX_FRAGMENTS:
-        raise ValueError(f"{type(owner).__name__}.{field} has {len(numbers)} entries; allowed is {MAX_FRAGMENTS}")
-    if numbers and not least <= min(numbers) <= max(numbers) <= MAX_COUNT:
-        raise ValueError(f"{type(owner).__name__}.{field} holds numbers outside {least} to {MAX_COUNT}")
-
-
-def check_stamps(owner: object, *stamps: Stamp) -> None:
-    """Raise ValueError unless each stamp's numbers are in range (a version of -1 means: none yet)."""
-    for stamp in stamps:
-        check_epoch(owner, stamp.epoch)
-        if not -1 <= stamp.version <= MAX_COUNT:
-            raise ValueError(f"{type(owner).__name__} holds version {stamp.version}; allowed is -1 to {MAX_COUNT}")
-
-
-def check_epoch(owner: object, epoch: Epoch) -> None:
-    """Raise ValueError unless the epoch's numbers are in range."""
-    if not (0 <= epoch.counter <= MAX_EPOCH and 0 <= epoch.ident < 2**64):
-        raise ValueError(f"{type(owner).__name__} holds the epoch {epoch}; its numbers are out of range")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,14 +254,20 @@ class HandbackRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ack:
-    """Which of a learner's contributions to a fragment is held for the next close, and which is merged (0: none)."""
+    """Which of a learner's contributions to a fragment is held for the next close, and which is merged (0: none).
+
+    `remark`: a word of `core.tables.Remark` where the merged one did not enter the merge whole; `text` says why.
+    """
 
     fragment: FragmentId
     held: int
     merged: int
+    remark: str = ""
+    text: str = ""
 
     def __post_init__(self) -> None:
         check_range(self, fragment=(0, MAX_FRAGMENTS - 1), held=(0, MAX_COUNT), merged=(0, MAX_COUNT))
+        check_text(self, remark=MAX_NAME, text=MAX_TEXT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

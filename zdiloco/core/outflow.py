@@ -25,7 +25,7 @@ from zdiloco.core.uplink import Uplink
 if TYPE_CHECKING:
     from zdiloco.core.learner import LearnerMachine
 
-SETTLED_REASONS = frozenset({Refusal.LAYOUT, Refusal.COUNTERS, Refusal.NON_FINITE})
+SETTLED_REASONS = frozenset({Refusal.LAYOUT, Refusal.COUNTERS, Refusal.NON_FINITE, Refusal.NORM})
 """Refusals that the same bytes would meet again: they can go. After the others a repeated offer that is still on its
 way may be taken all the same."""
 EXPECTED_REASONS = frozenset({Refusal.AFTER, Refusal.BUDGET, Refusal.CLOSED})
@@ -133,7 +133,11 @@ class Outflow:
             duty.move(DutyEvent.HELD)
             duty.offered_at = now
             self.uplink.answered(duty.index, duty.way, now)
-        return []
+        if not message.remark:
+            return []
+        self.machine.count(f"remark: {message.remark}")
+        what = f"contribution {message.merged} to fragment {message.fragment} is not merged as it is"
+        return [Note(what=what, why=f"{message.remark}: {message.text}", level="warning")]
 
     def refused(self, message: Refused, now: float) -> list[LearnerAction]:
         """The syncer will not merge one of ours."""
@@ -145,7 +149,7 @@ class Outflow:
         what = f"contribution {message.seq} to fragment {message.fragment} is refused"
         level = "debug" if message.reason in EXPECTED_REASONS else "warning"
         actions: list[LearnerAction] = [Note(what=what, why=f"{message.reason}: {message.text}", level=level)]
-        if message.reason == Refusal.NON_FINITE:
+        if message.reason in (Refusal.NON_FINITE, Refusal.NORM):
             self.machine.reseed = message.text
         judged = duty.adoption.mine if duty.adoption else 0
         if message.reason in SETTLED_REASONS and message.seq > judged:

@@ -48,6 +48,7 @@ class SyncParams:
     park_after_s: float = knob(30.0, "a round without quorum for so long frees its slot and waits on", "s")
     on_lost_quorum: str = knob("wait", "fewer live learners than K: 'wait' for them, or 'degrade' K to those live")
     weight: str = knob("tokens2_per_step", "weight of a contribution: 'tokens2_per_step', 'tokens' or 'uniform'")
+    clip: float = knob(3.0, "a contribution is scaled down to so many times the norm of what others send; 0: never")
     max_step_tokens: int = knob(2**31, "most tokens that one inner step can have; more is refused", "tokens")
     report_every_s: float = knob(0.1, "a learner reports its step at most so often", "s")
     beat_every_s: float = knob(1.0, "how often syncer and learners say that they live", "s")
@@ -65,6 +66,8 @@ class SyncParams:
         check_knobs(self, "sync", park_after_s=seconds, report_every_s=(0, 3600), beat_every_s=seconds)
         check_knobs(self, "sync", suspect_after_s=seconds, gone_after_s=seconds, drain_s=seconds)
         check_knobs(self, "sync", recover_wait_s=(0, 1e7), checkpoint_every_s=seconds)
+        if self.clip:
+            check_knobs(self, "sync", clip=(1, 1e6))
         check_choices(self, "sync", grace=("adaptive", "off"), on_lost_quorum=("wait", "degrade"))
         check_choices(self, "sync", weight=("tokens2_per_step", "tokens", "uniform"))
         if not self.beat_every_s < self.suspect_after_s <= self.gone_after_s:

@@ -28,6 +28,8 @@ class Refusal(StrEnum):
     """Steps or tokens that cannot be."""
     NON_FINITE = "non_finite"
     """NaN or infinity among the values: the learner starts over from published values."""
+    NORM = "norm"
+    """Values so large that they cannot be work: the learner starts over from published values."""
     BUDGET = "budget"
     """No room: sent back, to be cut again later."""
     BODY = "body"

@@ -6,6 +6,7 @@ Rule: nobody sees anything of an epoch before its manifest is durable; whoever h
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from zdiloco.core.bounds import MAX_EPOCH, MAX_TEXT
 from zdiloco.core.desk import FragmentDesk
 from zdiloco.core.machine import (
     HandbackTaken,
@@ -18,7 +19,7 @@ from zdiloco.core.machine import (
     SyncerAction,
     Unusable,
 )
-from zdiloco.core.messages import MAX_EPOCH, MAX_TEXT, Goodbye, Handback, Hello, Unwelcome, Welcome
+from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
 from zdiloco.core.progress import Intake
 from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
 from zdiloco.units import Epoch, MemberKey, Stamp

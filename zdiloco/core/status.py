@@ -36,6 +36,7 @@ def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
         "fragments": [_fragment(machine, fragment, now) for fragment in desk],
         "learners": [_learner(member, now) for member in sorted(machine.fleet, key=lambda member: member.key)],
         "refused": {str(reason): count for reason, count in machine.intakes.refused.items()},
+        "remarks": {str(remark): count for remark, count in machine.intakes.remarks.items()},
         "late": machine.intakes.late,
         "replaced": machine.intakes.replaced,
         "budget": {"used_bytes": machine.intakes.used_bytes, "bytes": machine.params.budget_bytes},
@@ -85,7 +86,8 @@ def _learner(member: Member, now: float) -> dict[str, Any]:
         "merged_tokens": member.merged_tokens,
         "unmerged_tokens": member.unmerged_tokens,
         "last_seen_s": now - member.heard_at,
-        "refused": dict(member.refused),
+        "refused": {str(reason): count for reason, count in member.refused.items()},
+        "remarks": {str(remark): count for remark, count in member.remarks.items()},
     }
 
 

@@ -254,7 +254,7 @@ class SyncerMachine:
         self.dirty = True
         taken = self.intakes.in_merge.get(desk.index, [])
         self.contributions += len(taken)
-        self.merged_tokens += desk.share * sum(held.message.tokens for held in taken)
+        self.merged_tokens += desk.share * sum(held.message.tokens for held, _ in taken)
         self.follow_progress()
         return [Publish(update=update), *self.intakes.merged(desk)]
 
@@ -344,9 +344,10 @@ class SyncerMachine:
         for closing in closings:
             desk = closing.desk
             parts = []
-            for held in closing.taken:
-                parts.append(Part(id=held.id, codec=held.message.codec, weight=weight_of(held.message, self.params)))
-            self.intakes.in_merge[desk.index] = closing.taken
+            for held, passed in zip(closing.taken, closing.passed, strict=True):
+                weight = weight_of(held.message, self.params) if passed.clip else 0.0
+                parts.append(Part(id=held.id, codec=held.message.codec, weight=weight, clip=passed.clip))
+            self.intakes.in_merge[desk.index] = list(zip(closing.taken, closing.passed, strict=True))
             stamp = Stamp(self.epoch, desk.stamp.version + 1)
             actions.append(Note(what=f"closes fragment {desk.index}", why=closing.why, level="debug"))
             merge = Merge(fragment=desk.index, stamp=stamp, parts=tuple(parts), merged=closing.record)

@@ -34,11 +34,15 @@ class FetchLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screened:
-    """A fetched contribution was looked at. `reason` is empty, or a word of `Refusal` and the contribution must go."""
+    """A fetched contribution was looked at. `reason` is empty, or a word of `Refusal` and the contribution must go.
+
+    `norm`: of its decoded values; `values`: of its fragment, as this syncer took it in; 0: not known.
+    """
 
     id: ContributionId
     reason: str
     norm: float
+    values: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,11 +171,12 @@ class Screen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One contribution's place in a merge: its bytes' handle, their codec and its weight."""
+    """One contribution's place in a merge: its bytes' handle, their codec, its weight; `clip` scales its values."""
 
     id: ContributionId
     codec: str
     weight: float
+    clip: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

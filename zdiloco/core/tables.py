@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from zdiloco.core import duty, joining, membership, rounds, start
+from zdiloco.core.norms import Remark
 from zdiloco.core.progress import Fate, Refusal
 
 
@@ -46,6 +47,7 @@ MACHINES: tuple[tuple[str, str, type[StrEnum], Table], ...] = (
 
 WORDS: tuple[tuple[str, str, type[StrEnum]], ...] = (
     ("Why a contribution is refused", "`Refused.reason`.", Refusal),
+    ("What is found about a merged one", "`Ack.remark`.", Remark),
     ("What an update means for the learner's own work", "Judged when the update is here.", Fate),
     ("Why a process is not taken in", "`Unwelcome.reason`.", Unwelcomes),
 )

@@ -72,7 +72,7 @@ def train(config: RunConfig, params: TrainerParams, stop: threading.Event) -> in
         loop = Loop(task, node, notes, cursor, params.slowdown)
         loop.run(stop)
         node.close(f"asked to leave by {params.name}'s owner" if stop.is_set() else "the training loop has ended")
-        notes.end({"reason": node.reason, "steps": task_steps(node)})
+        notes.end({"reason": node.reason, "steps": task_steps(node), "counts": node.counts})
     log.info("%s ends steps=%d why=%r", params.name, task_steps(node), node.reason)  # the node has told an error
     return node.exit_code
 

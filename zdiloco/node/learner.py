@@ -55,14 +55,8 @@ class LearnerNode:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        settings: Settings,
-        *,
-        name: str,
-        hooks: Hooks | None = None,
-    ) -> None:
+        self, model: nn.Module, optimizer: Optimizer, settings: Settings, *, name: str, hooks: Hooks | None = None
+    ) -> None:  # fmt: skip
         check_library()
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         check_name(name, "the learner's name")
@@ -152,6 +146,11 @@ class LearnerNode:
     def key(self) -> MemberKey:
         """Name and incarnation of this process."""
         return self.machine.key
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often what has happened to this process's contributions and updates: 'cut', 'refused: norm' and so on."""
+        return dict(self.machine.counts)  # copied in one go, whatever other threads do
 
     @property
     def traffic(self) -> tuple[int, int]:

@@ -236,8 +236,8 @@ class SyncerActs:
         payload = self._payloads[action.id]
 
         def work() -> None:
-            reason, norm = self._parts.body.screen(action.id.fragment, action.codec, payload)
-            self._later(m.Screened(id=action.id, reason=reason, norm=norm))
+            reason, norm, values = self._parts.body.screen(action.id.fragment, action.codec, payload)
+            self._later(m.Screened(id=action.id, reason=reason, norm=norm, values=values))
 
         self._parts.worker.submit(work)
 

@@ -5,6 +5,7 @@ what the checkpoint, a joiner and a broadcast hold. No tensor of a state is ever
 puts them in place when they have proved finite, so a cut may be read by the saver as long as it likes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from zdiloco.core.progress import Refusal, add_record
 from zdiloco.errors import ConfigError, MachineError, MalformedFrame
 from zdiloco.node.params import MergeParams
 from zdiloco.node.store import Cut, FragmentCut
+from zdiloco.tensor.blocks import blocks, scratch_for, square_sum
 from zdiloco.tensor.codecs import get_codec
 from zdiloco.tensor.layout import Fragment, Layout
 from zdiloco.tensor.merge import Weighted, merge
@@ -60,7 +62,10 @@ class Published:
 
 @dataclass(slots=True)
 class FragmentState:
-    """One fragment: theta (n_p,) fp32, buf (n_p,) fp32 or None, value as published, `map_` in sums per process."""
+    """One fragment: theta (n_p,) fp32, buf (n_p,) fp32 or None, value as published, `map_` in sums per process.
+
+    `norm`: that of theta as this syncer took it in, before any merge; a scale, so it is not kept up to date.
+    """
 
     fragment: Fragment
     theta: Tensor
@@ -70,6 +75,11 @@ class FragmentState:
     stamp: Stamp
     map_: dict[MemberKey, Merged] = field(default_factory=dict)
     revision: int = 0
+    norm: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        wide = scratch_for(self.theta.numel(), torch.float64)
+        self.norm = math.sqrt(sum(square_sum(self.theta[a:b], wide) for a, b in blocks(0, self.theta.numel())))
 
 
 class SyncerBody:
@@ -166,14 +176,16 @@ class SyncerBody:
 
     # ---- rounds
 
-    def screen(self, fragment_index: FragmentId, codec: str, payload: Payload) -> tuple[str, float]:
-        """Look at a contribution; returns the word of `Refusal` (empty: it may enter) and the norm of its values."""
+    def screen(self, fragment_index: FragmentId, codec: str, payload: Payload) -> tuple[str, float, float]:
+        """Look at a contribution; returns the word of `Refusal` (empty: it may enter), the norm of its values and that
+        of the fragment's own, as this syncer took it in.
+        """
         fragment = self._fragment(fragment_index)
         found = screen(payload.data, codec=get_codec(codec), numel=fragment.numel, cuts=fragment.offsets)
         if found.reason:
-            return (Refusal.NON_FINITE if found.reason == "non_finite" else Refusal.LAYOUT).value, 0.0
+            return (Refusal.NON_FINITE if found.reason == "non_finite" else Refusal.LAYOUT).value, 0.0, 0.0
         payload.squares = found.squares
-        return "", found.norm
+        return "", found.norm, self._state(fragment_index).norm
 
     def merge(self, action: Merge, payloads: Sequence[Payload]) -> Published:
         """Merge, take the outer step, encode. Afterwards Theta, momentum, value and map are those of the new stamp.
@@ -182,7 +194,13 @@ class SyncerBody:
         """
         state = self._state(action.fragment)
         contributions = [
-            Weighted(data=payload.data, codec=get_codec(part.codec), weight=part.weight, squares=payload.squares)
+            Weighted(
+                data=payload.data,
+                codec=get_codec(part.codec),
+                weight=part.weight,
+                clip=part.clip,
+                squares=payload.squares,
+            )
             for part, payload in zip(action.parts, payloads, strict=True)
         ]
         is_buffers = state.fragment.is_buffers

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from zdiloco.core.messages import MAX_COUNT, MAX_NAME
+from zdiloco.core.bounds import MAX_COUNT, MAX_NAME
 from zdiloco.errors import MachineError, MalformedFrame
 from zdiloco.units import Merged
 from zdiloco.wire.frames import Buffer, shown

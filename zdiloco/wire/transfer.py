@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-from zdiloco.core.messages import MAX_COUNT, MAX_NAME, MAX_TEXT, Body, check_range, check_text
+from zdiloco.core.bounds import MAX_COUNT, MAX_NAME, MAX_TEXT, check_range, check_text
+from zdiloco.core.messages import Body
 from zdiloco.errors import MachineError
 from zdiloco.wire.frames import MAX_CHUNK, Buffer
 

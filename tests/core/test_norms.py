@@ -1,0 +1,132 @@
+"""How large a contribution may be, and what becomes of one that is larger."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.samples import contribution
+from zdiloco.core.norms import ABSURD, MEMORY, WHOLE, Norms, Remark
+from zdiloco.core.progress import Held
+from zdiloco.units import ContributionId
+
+FACTOR = 3.0
+
+
+def sent(name: str, norm: float, steps: int = 16) -> Held:
+    return Held(
+        id=ContributionId(name, 1, 0, 1), message=contribution(steps=steps, cut_step=steps), arrived_at=0.0, norm=norm
+    )
+
+
+def round_of(norms: Norms, *taken: Held, version: int = 1, factor: float = FACTOR) -> list[float]:
+    return [passed.clip for passed in norms.judge(taken, version, factor)]
+
+
+def test_one_of_three_is_scaled_to_the_bound_that_the_others_set() -> None:
+    [a, b, c] = Norms().judge([sent("a", 2.0), sent("b", 4.0), sent("c", 90.0)], 1, FACTOR)
+    assert a == b == WHOLE
+    assert c.clip == pytest.approx(FACTOR * 3.0 / 90.0)
+    assert c.remark is Remark.CLIPPED
+    assert c.why == "its norm is 90 after 16 steps, the bound 9 is 3 times what the others send: scaled by 0.1"
+
+
+def test_norms_are_compared_per_root_of_the_steps() -> None:
+    assert round_of(Norms(), sent("a", 1.0, 4), sent("b", 1.0, 4), sent("c", 30.0, 400)) == [1.0, 1.0, 1.0]
+    assert round_of(Norms(), sent("a", 1.0, 4), sent("b", 1.0, 4), sent("c", 30.3, 400))[2] == pytest.approx(30 / 30.3)
+
+
+def test_a_learner_that_is_always_too_large_never_sets_its_own_bound() -> None:
+    norms = Norms()
+    for version in range(1, 40):
+        clips = round_of(norms, sent("a", 1.0), sent("b", 1.0), sent("c", 50.0), version=version)
+        assert clips == [1.0, 1.0, pytest.approx(FACTOR / 50)]
+
+
+def test_it_is_bounded_too_where_it_alone_is_in_the_round() -> None:
+    norms = Norms()
+    round_of(norms, sent("a", 1.0), sent("b", 1.0))
+    for version in range(2, 6):
+        assert round_of(norms, sent("c", 50.0), version=version) == [pytest.approx(FACTOR / 50)]
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    norms = Norms()
+    round_of(norms, sent("a", 1.0), version=1)
+    assert round_of(norms, sent("c", 50.0), version=MEMORY) != [1.0]
+    norms = Norms()
+    round_of(norms, sent("a", 1.0), version=1)
+    round_of(norms, sent("b", 50.0), version=MEMORY)  # clipped by a
+    round_of(norms, sent("b", 50.0), version=MEMORY + 1)
+    assert round_of(norms, sent("c", 50.0), version=MEMORY + 2) == [1.0]
+
+
+def test_of_two_a_broken_one_that_hardly_moves_does_not_bind_the_other() -> None:
+    norms = Norms()
+    round_of(norms, sent("a", 1.0))
+    for version in range(2, 9):
+        assert round_of(norms, sent("a", 1.0), sent("b", 1e-6), version=version) == [1.0, 1.0]
+
+
+def test_all_may_grow_together() -> None:
+    norms, norm = Norms(), 1.0
+    for version in range(1, 10):
+        assert round_of(norms, sent("a", norm), sent("b", norm), version=version) == [1.0, 1.0]
+        norm *= 5
+
+
+def test_without_anything_to_compare_with_the_fragments_own_values_bind() -> None:
+    assert round_of(Norms(values=10.0), sent("a", 40.0)) == [0.25]
+    assert round_of(Norms(values=10.0), sent("a", 9.0)) == [1.0]
+    assert round_of(Norms(values=0.0), sent("a", 1e9)) == [1.0]
+
+
+def test_zeros_take_no_part_unless_all_are_zero() -> None:
+    norms = Norms()
+    [a, b] = norms.judge([sent("a", 0.0), sent("b", 1.0)], 1, FACTOR)
+    assert (a.clip, a.remark, b) == (0.0, Remark.ZERO, WHOLE)
+    assert norms.judge([sent("a", 0.0), sent("b", 0.0)], 2, FACTOR) == [WHOLE, WHOLE]
+    assert round_of(norms, sent("c", 2.9), version=3) == [1.0]  # b's 1.0 is what is usual, not a's 0
+
+
+def test_a_factor_of_zero_lets_everything_pass_but_zeros() -> None:
+    norms = Norms(values=1.0)
+    assert round_of(norms, sent("a", 1e6), factor=0.0) == [1.0]
+    assert round_of(norms, sent("a", 1.0), sent("b", 1e6), sent("c", 0.0), factor=0.0, version=2) == [1.0, 1.0, 0.0]
+
+
+def test_what_is_absurd_beside_others_or_the_values_is_refused_with_the_figures() -> None:
+    norms = Norms(values=10.0)
+    assert norms.absurd(sent("a", 10.0 * ABSURD), []) == ""
+    assert norms.absurd(sent("a", 1e30), []) == (
+        "its norm is 1e+30, 1e+29 times that of the published values; refused above 1000"
+    )
+    beside = [sent("b", 1.0)]
+    assert norms.absurd(sent("a", ABSURD), beside) == ""
+    assert norms.absurd(sent("a", 1.01 * ABSURD), beside) == (
+        "its norm is 1.01e+03, 1.01e+03 times that of what the others send; refused above 1000"
+    )
+    assert Norms().absurd(sent("a", 1e30), []) == ""  # values of zero give no scale
+
+
+@given(st.integers(1, 10**6))
+def test_a_long_absence_is_never_absurd(steps: int) -> None:
+    """Even where every step of it went the same way, each as far as a usual step."""
+    drift = sent("a", float(steps), steps)
+    norms, usual = Norms(), [sent("b", math.sqrt(16)), sent("c", math.sqrt(16))]
+    assert norms.absurd(drift, usual) == ""
+    [clip, *rest] = round_of(norms, drift, *usual)
+    assert clip == pytest.approx(min(1.0, FACTOR / math.sqrt(steps)))
+    assert rest == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1e30), min_size=1, max_size=6), st.permutations(range(6)))
+def test_the_order_of_a_round_does_not_matter(sizes: Sequence[float], order: Sequence[int]) -> None:
+    taken = [sent(str(index), size) for index, size in enumerate(sizes)]
+    shuffled = [taken[index] for index in order if index < len(taken)]
+    straight = dict(zip((h.id.name for h in taken), Norms(values=1.0).judge(taken, 1, FACTOR), strict=True))
+    crooked = dict(zip((h.id.name for h in shuffled), Norms(values=1.0).judge(shuffled, 1, FACTOR), strict=True))
+    assert straight == crooked
+    assert all(0 <= passed.clip <= 1 for passed in straight.values())
