@@ -145,6 +145,13 @@ class Stage:
         shutil.copy(Path(__file__).parent / "own_script.py", own)
         return self._start(f"script-{name}", [str(own), str(self.toml), name, str(seed), str(pace_s)])
 
+    def spoiled(self, name: str, fault: str, steps: int, *, seed: int = 9, pace_s: float = 0.005) -> Child:
+        """Start a user's script that is broken, as `spoiled_script.py` says, in its first `steps` steps."""
+        for script in ("own_script.py", "spoiled_script.py"):
+            shutil.copy(Path(__file__).parent / script, self.folder / script)
+        own = str(self.folder / "spoiled_script.py")
+        return self._start(f"script-{name}", [own, str(self.toml), name, str(seed), str(pace_s), fault, str(steps)])
+
     def _start(self, label: str, arguments: list[str]) -> Child:
         self._children.append(Child(self.folder, f"{len(self._children)}-{label}", arguments))
         return self._children[-1]

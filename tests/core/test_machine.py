@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.chatter import Chatter, LearnerChatter, SyncerChatter
 from tests.core.samples import ANN, EPOCH, MESSAGES
-from zdiloco.core.joining import LearnerPhase
+from zdiloco.core.joining import HELLO_FIRST_S, LearnerPhase
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.machine import (
     SYNCER,
@@ -12,6 +12,7 @@ from zdiloco.core.machine import (
     LeaveRequested,
     Prepare,
     Prepared,
+    Reborn,
     Received,
     Reincarnate,
     Send,
@@ -76,6 +77,18 @@ def test_a_donor_whose_former_values_are_refused_only_now_starts_over() -> None:
     actions = learner.handle(Boundary(), 2.0)
     assert any(isinstance(action, Reincarnate) for action in actions)
     assert learner.phase is LearnerPhase.HAILING
+
+
+def test_who_starts_over_says_no_hello_as_the_one_it_was() -> None:
+    """It would overtake the new one's while that waits for its connection, and be taken for somebody else's."""
+    learner = new_learner()
+    learner.handle(Started(), 0.0)
+    learner.reseed = "it holds NaN"
+    actions = learner.handle(Boundary(), 100.0)
+    assert not [a for a in actions if isinstance(a, Send) and isinstance(a.message, Hello)]
+    (said,) = (a.message for a in learner.handle(Reborn(incarnation=77), 100.0) if isinstance(a, Send))
+    assert (said.name, said.incarnation) == (learner.key.name, 77)
+    assert learner.deadline() <= 100.0 + HELLO_FIRST_S, "and it is quick again"
 
 
 @pytest.mark.parametrize("machine", [new_syncer(), new_learner()], ids=["syncer", "learner"])

@@ -91,6 +91,14 @@ def test_zeros_take_no_part_unless_all_are_zero() -> None:
     assert round_of(norms, sent("c", 2.9), version=3) == [1.0]  # b's 1.0 is what is usual, not a's 0
 
 
+def test_buffers_may_stand_still_or_move_by_any_distance_but_not_far_beyond_the_others() -> None:
+    norms = Norms(values=1.0, buffers=True)
+    assert norms.absurd(sent("a", 1e30), [sent("b", 1.0)]) == ""
+    assert round_of(norms, sent("a", 1e9)) == [1.0]
+    assert norms.judge([sent("a", 0.0), sent("b", 1.0), sent("c", 1.0)], 2, FACTOR) == [WHOLE, WHOLE, WHOLE]
+    assert round_of(norms, sent("a", 30.0), sent("b", 1.0), sent("c", 1.0), version=3)[0] == pytest.approx(0.1)
+
+
 def test_a_factor_of_zero_lets_everything_pass_but_zeros() -> None:
     norms = Norms(values=1.0)
     assert round_of(norms, sent("a", 1e6), factor=0.0) == [1.0]

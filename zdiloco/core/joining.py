@@ -84,3 +84,8 @@ class Hail:
     def reset(self) -> None:
         """Start again with short waits."""
         self.wait_s, self.said = 0.0, False
+
+    def hold(self) -> None:
+        """No hello until the next one is said: this process is about to get another incarnation."""
+        self.reset()
+        self.due_at = float("inf")

@@ -191,6 +191,7 @@ class LearnerMachine:
             actions += [Drop(fragment=duty.index), Forget(fragment=duty.index, seqs=seqs), *self.inflow.clear(duty)]
         self._move(_T.OFFENDED)
         self.outflow.clear()
+        self.hail.hold()
         return [*actions, Note(what="starts over", why=why, level="warning"), Reincarnate(reason=why)]
 
     def _reborn(self, event: Reborn, now: float) -> list[LearnerAction]:

@@ -50,9 +50,14 @@ class _Seen:
 
 @dataclass(slots=True)
 class Norms:
-    """Norms of one fragment's contributions. `values`: that of its values as the syncer took them in; 0: unknown."""
+    """Norms of one fragment's contributions. `values`: that of its values as the syncer took them in; 0: unknown.
+
+    `buffers`: the fragment holds no parameters. Statistics may stand still or move by any distance from where they
+    began, so they are bounded by what others send and by nothing else.
+    """
 
     values: float = 0.0
+    buffers: bool = False
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     def absurd(self, held: Held, beside: Iterable[Held]) -> str:
@@ -60,6 +65,8 @@ class Norms:
 
         `beside`: what else is held of this fragment.
         """
+        if self.buffers:
+            return ""
         usual = self._usual(held, beside)
         bound = self.values if usual is None else usual * math.sqrt(held.message.steps)
         if not 0 < bound * ABSURD < held.norm:
@@ -82,11 +89,12 @@ class Norms:
         return passed
 
     def _judge(self, held: Held, usual: float | None, taken: Sequence[Held], factor: float) -> Passed:
-        if held.norm == 0:
+        if held.norm == 0 and not self.buffers:
             why = "all its values are zero, while others have moved"
             return Passed(clip=0.0, remark=Remark.ZERO, why=why) if any(h.norm > 0 for h in taken) else WHOLE
         steps = held.message.steps
-        bound = self.values if usual is None else factor * usual * math.sqrt(steps)
+        values = 0.0 if self.buffers else self.values
+        bound = values if usual is None else factor * usual * math.sqrt(steps)
         if not factor or not 0 < bound < held.norm:
             return WHOLE
         clip = bound / held.norm

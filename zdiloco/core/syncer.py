@@ -345,7 +345,7 @@ class SyncerMachine:
             desk = closing.desk
             parts = []
             for held, passed in zip(closing.taken, closing.passed, strict=True):
-                weight = weight_of(held.message, self.params) if passed.clip else 0.0
+                weight = weight_of(held.message, self.params) * passed.clip
                 parts.append(Part(id=held.id, codec=held.message.codec, weight=weight, clip=passed.clip))
             self.intakes.in_merge[desk.index] = list(zip(closing.taken, closing.passed, strict=True))
             stamp = Stamp(self.epoch, desk.stamp.version + 1)
