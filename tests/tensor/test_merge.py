@@ -36,6 +36,13 @@ def decoded(name: str, data: bytes, numel: int) -> np.ndarray:
         return np.frombuffer(data, "<f4").astype(np.float64)
     if name == "bf16":
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if name == "4bit":
+        blocks = math.ceil(numel / 64)
+        scales = (np.frombuffer(data[: 2 * blocks], "<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        packed = np.frombuffer(data[2 * blocks :], np.uint8)
+        codes = np.stack((packed & 15, packed >> 4), axis=1).ravel()[:numel]
+        levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7] * np.where(codes & 8, -1, 1)
+        return levels * np.repeat(scales, 64)[:numel]
     blocks = math.ceil(numel / 256)
     scales = np.frombuffer(data[: 4 * blocks], "<f4").astype(np.float64)
     return np.frombuffer(data[4 * blocks :], np.int8) * np.repeat(scales, 256)[:numel]

@@ -12,7 +12,14 @@ from zdiloco.errors import ConfigError, MachineError, MalformedFrame
 from zdiloco.tensor.codecs import NAMES, get_codec
 
 CODECS = [get_codec(name) for name in NAMES]
-BYTES = {"fp32": lambda n: 4 * n, "bf16": lambda n: 2 * n, "int8": lambda n: n + 4 * math.ceil(n / 256)}
+BYTES = {
+    "fp32": lambda n: 4 * n,
+    "bf16": lambda n: 2 * n,
+    "int8": lambda n: n + 4 * math.ceil(n / 256),
+    "4bit": lambda n: math.ceil(n / 2) + 2 * math.ceil(n / 64),
+}
+FORTY_ROUNDS = {"fp32": 1e-6, "bf16": 1e-3, "int8": 1e-3, "4bit": 1e-2}
+"""Largest relative error of the sum of forty rounds, with the residual carried."""
 EACH = pytest.mark.parametrize("codec", CODECS, ids=NAMES)
 LENGTHS = st.integers(0, 1100) | st.sampled_from([131_072, 524_288, 524_289, 600_001])
 SCALES = st.sampled_from([0.0, 1e-45, 1e-40, 1e-38, 1e-20, 1.0, 1e20, 3e37])
@@ -24,16 +31,17 @@ def normal(numel: int, seed: int, scale: float = 1.0) -> torch.Tensor:
 
 
 def bound(name: str, values: torch.Tensor) -> np.ndarray:
-    """Largest allowed error of each value: the codec's definition, and for int8 three fp32 roundings near level 127."""
+    """Largest allowed error of each value: the codec's definition, for blocks three fp32 roundings near the peak."""
     exact = np.abs(values.double().numpy())
     if name == "fp32":
         return np.zeros_like(exact)
     if name == "bf16":
         return np.maximum(exact * 2.0**-8, 2.0**-134)
-    padded = np.zeros(math.ceil(exact.size / 256) * 256)
+    row, half_step, least = {"int8": (256, 1 / 254, 2.0**-127), "4bit": (64, 1 / 6, 2.0**-127)}[name]
+    padded = np.zeros(math.ceil(exact.size / row) * row)
     padded[: exact.size] = exact
-    peaks = padded.reshape(-1, 256).max(axis=1, initial=0)
-    return np.repeat(np.maximum(peaks / 127 / 2 * (1 + 1e-4), 2.0**-127), 256)[: exact.size]
+    peaks = padded.reshape(-1, row).max(axis=1, initial=0)
+    return np.repeat(np.maximum(peaks * half_step * (1 + 1e-4), least), row)[: exact.size]
 
 
 @EACH
@@ -170,13 +178,13 @@ def test_with_the_residual_carried_the_sum_of_what_was_sent_tends_to_the_true_su
         carried -= decoded  # what the codec rounded off stays in u
         forgetful += codec.decode(codec.encode(done), 2000)
         errors.append(float((sent - work).norm() / work.norm()))
-    assert errors[-1] < 1e-3
+    assert errors[-1] < FORTY_ROUNDS[codec.name]
     assert errors[-1] <= errors[0] / 3 or errors[0] < 1e-6
     assert codec.name == "fp32" or float((sent - work).norm()) < 0.5 * float((forgetful - work).norm())
 
 
 def test_the_names_are_those_of_the_codecs():
-    assert NAMES == ("fp32", "bf16", "int8")
+    assert NAMES == ("fp32", "bf16", "int8", "4bit")
     assert [get_codec(name).name for name in NAMES] == list(NAMES)
 
 

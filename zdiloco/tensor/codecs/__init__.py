@@ -4,13 +4,14 @@ import difflib
 
 from zdiloco.errors import ConfigError
 from zdiloco.tensor.codecs.bf16 import BF16
+from zdiloco.tensor.codecs.four_bit import FourBitCodec
 from zdiloco.tensor.codecs.fp32 import FP32
 from zdiloco.tensor.codecs.int8 import Int8Codec
 from zdiloco.tensor.codecs.protocol import Codec, Encoded, Payload
 
 __all__ = ["NAMES", "Codec", "Encoded", "Payload", "get_codec"]
 
-_CODECS: dict[str, Codec] = {codec.name: codec for codec in (FP32, BF16, Int8Codec())}
+_CODECS: dict[str, Codec] = {codec.name: codec for codec in (FP32, BF16, Int8Codec(), FourBitCodec())}
 NAMES = tuple(_CODECS)
 
 
