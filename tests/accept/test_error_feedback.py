@@ -1,7 +1,7 @@
 """Error feedback falls out of the protocol: what the codec rounds off is sent later, so its error does not grow.
 
-One learner and one syncer, int8, outer rate 1, no momentum, every message delivered at once: Theta should be the
-initial values plus all work that was merged. The twin is that sum, in float64 and never encoded.
+One learner and one syncer, int8 or 4bit, outer rate 1, no momentum, every message delivered at once: Theta should be
+the initial values plus all work that was merged. The twin is that sum, in float64 and never encoded.
 """
 
 from typing import cast
@@ -35,13 +35,13 @@ def view(encoded: Tensor) -> memoryview:
 class Pair:
     """A learner and its syncer: the bodies that the nodes use, and the two sides of the progress protocol."""
 
-    def __init__(self, adopt: str, publish_codec: str) -> None:
+    def __init__(self, adopt: str, publish_codec: str, codec: str) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(64, 24, bias=False)
         self.twin = self.values()
-        self._adopts = adopt
+        self._adopts, self._codec = adopt, codec
         layout = layout_for(self.model, 1, "balanced")
-        self._learner = LearnerBody(Binding(self.model, layout), "int8")
+        self._learner = LearnerBody(Binding(self.model, layout), codec)
         self._syncer = SyncerBody(MergeParams(publish_codec=publish_codec))
         self._progress, self._intake = LearnerProgress(seen=NO_STAMP), Intake()
         body = Body(transfer="x", nbytes=0, chunk_bytes=1024, digest=0)
@@ -76,14 +76,14 @@ class Pair:
         seen = self._progress.seen
         message = Contribution(
             fragment=0, seq=cut.seq, after=self._progress.after, stamp=seen, steps=cut.steps, tokens=cut.tokens,
-            cut_step=1, version=seen.version + 1, codec="int8",
+            cut_step=1, version=seen.version + 1, codec=self._codec,
             body=Body(transfer="c", nbytes=encoded.numel(), chunk_bytes=1024, digest=0),
         )  # fmt: skip
         assert self._intake.judge(KEY, message, EPOCH) is None
         name = ContributionId(*KEY, 0, cut.seq)
         self._intake.hold(Held(id=name, message=message, arrived_at=0.0, norm=1.0))
         _, record = self._intake.close()
-        parts = (Part(id=name, codec="int8", weight=1.0),)
+        parts = (Part(id=name, codec=self._codec, weight=1.0),)
         merge = Merge(fragment=0, stamp=Stamp(EPOCH, seen.version + 1), parts=parts, merged=record)
         self._prepare(self._syncer.merge(merge, [Payload(view(encoded), "c")]), cut.seq)
         self._adopt()
@@ -116,9 +116,9 @@ class Work:
         return self._steady * (1 + 0.5 * torch.randn(self._steady.numel(), generator=self._generator))
 
 
-def errors(adopt: str, publish_codec: str, in_flight: int) -> list[float]:
+def errors(adopt: str, publish_codec: str, in_flight: int, codec: str) -> list[float]:
     """Distance of Theta from the twin after every round, in Euclidean norm."""
-    pair = Pair(adopt, publish_codec)
+    pair = Pair(adopt, publish_codec, codec)
     work = Work(pair.twin.numel())
     found = []
     flying: list[Tensor] = []
@@ -138,16 +138,18 @@ def errors(adopt: str, publish_codec: str, in_flight: int) -> list[float]:
     return found
 
 
+@pytest.mark.parametrize("codec", ["int8", "4bit"])
 @pytest.mark.parametrize("publish_codec", ["fp32", "bf16"])
 @pytest.mark.parametrize("in_flight", [0, 3])
-def test_what_is_merged_tends_to_what_was_trained(publish_codec: str, in_flight: int) -> None:
-    found = errors("carry", publish_codec, in_flight)
+def test_what_is_merged_tends_to_what_was_trained(publish_codec: str, in_flight: int, codec: str) -> None:
+    found = errors("carry", publish_codec, in_flight, codec)
     assert found[0] > 0
     assert max(found[EARLY:]) < 1.2 * max(found[:EARLY])
 
 
-def test_without_the_residual_it_drifts() -> None:
-    carried, overwritten = errors("carry", "fp32", 0), errors("overwrite", "fp32", 0)
+@pytest.mark.parametrize("codec", ["int8", "4bit"])
+def test_without_the_residual_it_drifts(codec: str) -> None:
+    carried, overwritten = errors("carry", "fp32", 0, codec), errors("overwrite", "fp32", 0, codec)
     assert overwritten[0] == carried[0]
     assert overwritten[-1] > 3 * overwritten[EARLY - 1]
     assert overwritten[-1] > 10 * max(carried)

@@ -87,7 +87,7 @@ CHOICES = {
     ("sync", "grace"): ("adaptive", "off"),
     ("sync", "on_lost_quorum"): ("wait", "degrade"),
     ("sync", "weight"): ("tokens2_per_step", "tokens", "uniform"),
-    ("learner", "codec"): ("fp32", "bf16", "int8"),
+    ("learner", "codec"): ("fp32", "bf16", "int8", "4bit"),
     ("learner", "adopt"): ("carry", "overwrite", "blend"),
     ("learner", "strategy"): ("balanced", "strided", "layer"),
 }

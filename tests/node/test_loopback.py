@@ -226,7 +226,7 @@ def test_a_dead_thread_makes_step_raise(run_of: MakeRun) -> None:
     assert type(error).__name__ == "MachineError"
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int8"])
+@pytest.mark.parametrize("codec", ["fp32", "int8", "4bit"])
 @pytest.mark.parametrize("adopt", ["overwrite", "blend"])
 def test_other_codecs_and_adoptions_run(run_of: MakeRun, codec: str, adopt: str) -> None:
     run = run_of(learner={"codec": codec, "adopt": adopt}, merge={"publish_codec": "fp32", "outer_momentum": 0.5})

@@ -81,7 +81,7 @@ class SyncParams:
 class LearnerParams:
     """How a learner contributes and adopts."""
 
-    codec: str = knob("bf16", "how contributions are encoded: 'fp32', 'bf16' or 'int8'")
+    codec: str = knob("bf16", "how contributions are encoded: 'fp32', 'bf16', 'int8' or '4bit'")
     adopt: str = knob("carry", "'carry' keeps unmerged work; 'overwrite' (as published) loses it; 'blend': for study")
     blend: float = knob(0.5, "alpha: with adopt = 'blend', the share of the unmerged work that is kept")
     strategy: str = knob("balanced", "how tensors are dealt to fragments: 'balanced', 'strided' or 'layer'")
@@ -94,5 +94,5 @@ class LearnerParams:
     def __post_init__(self) -> None:
         check_knobs(self, "learner", blend=(0, 1), kept_max_bytes=(0, 2**60), max_unmerged_steps=(0, 2**53))
         check_knobs(self, "learner", answer_timeout_s=(0.01, 1e6), silent_after_s=(0.01, 1e6), max_uplink=(1, 4096))
-        check_choices(self, "learner", codec=("fp32", "bf16", "int8"), adopt=("carry", "overwrite", "blend"))
+        check_choices(self, "learner", codec=("fp32", "bf16", "int8", "4bit"), adopt=("carry", "overwrite", "blend"))
         check_choices(self, "learner", strategy=("balanced", "strided", "layer"))
