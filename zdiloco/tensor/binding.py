@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from zdiloco.errors import ConfigError, MachineError
 from zdiloco.tensor.inventory import Owner, inventory
 from zdiloco.tensor.layout import Fragment, Layout
+from zdiloco.tensor.trainable import Trainable
 
 
 class Binding:
@@ -21,6 +22,7 @@ class Binding:
 
     def __init__(self, model: nn.Module, layout: Layout) -> None:
         self.layout = layout
+        self.trainable = Trainable(model)
         owners = _matching_owners(model, layout)
         self._owners = [[owners[tensor.name] for tensor in fragment.tensors] for fragment in layout.fragments]
         self._sizes = [[tensor.numel for tensor in fragment.tensors] for fragment in layout.fragments]
