@@ -121,9 +121,15 @@ class LearnerBody:
     # ---- on the worker thread
 
     def later_encode(self, fragment: FragmentId, seq: int, copied: Tensor, reference: Tensor) -> Tensor:
-        """Encode R - values, keep the bytes under `seq`, and return them, (n,) u8. `copied` is used up."""
+        """Encode R - values, keep the bytes under `seq`, and return them, (n,) u8. `copied` is used up.
+
+        Of buffers encode -values: statistics are no work that could be added to what others did since R.
+        """
         codec = self.codec_of(fragment)
-        torch.sub(reference, copied, out=copied)
+        if self.layout.fragments[fragment].is_buffers:
+            torch.neg(copied, out=copied)
+        else:
+            torch.sub(reference, copied, out=copied)
         encoded = get_codec(codec).encode(copied)
         self.fragments[fragment].kept[seq] = (codec, encoded)
         self.give_back(fragment, [copied])

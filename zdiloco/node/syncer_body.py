@@ -178,13 +178,15 @@ class SyncerBody:
 
     def screen(self, fragment_index: FragmentId, codec: str, payload: Payload) -> tuple[str, float, float]:
         """Look at a contribution; returns the word of `Refusal` (empty: it may enter), the norm of its values and that
-        of the fragment's own, as this syncer took it in.
+        of the fragment's own, as this syncer took it in; 0 and 0, which set no bound, for buffers.
         """
         fragment = self._fragment(fragment_index)
         found = screen(payload.data, codec=get_codec(codec), numel=fragment.numel, cuts=fragment.offsets)
         if found.reason:
             return (Refusal.NON_FINITE if found.reason == "non_finite" else Refusal.LAYOUT).value, 0.0, 0.0
         payload.squares = found.squares
+        if fragment.is_buffers:  # statistics of any size are sound, and do not grow with the steps
+            return "", 0.0, 0.0
         return "", found.norm, self._state(fragment_index).norm
 
     def merge(self, action: Merge, payloads: Sequence[Payload]) -> Published:
@@ -206,7 +208,9 @@ class SyncerBody:
         is_buffers = state.fragment.is_buffers
         gradient = merge(state.fragment, contributions, "avg" if is_buffers else self._params.method)
         outer = _BUFFERS_OUTER if is_buffers else self._params.outer
-        theta, buf = state.theta.clone(), state.buf.clone() if state.buf is not None else None
+        # Contributions to buffers are -values: their mean takes Theta's place, whatever R they were made on.
+        theta = torch.zeros_like(state.theta) if is_buffers else state.theta.clone()
+        buf = state.buf.clone() if state.buf is not None else None
         buf = outer_step_(theta, buf, gradient, outer)
         value, codec = self._encode(state.fragment, theta), self._codec_of(state.fragment)
         _check_finite(state.fragment, theta, codec, value)

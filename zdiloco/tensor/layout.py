@@ -48,7 +48,7 @@ class Fragment:
 
     @property
     def is_buffers(self) -> bool:
-        """Whether this is the fragment of buffers: plain average, outer step 1.0/0, overwritten at adoption."""
+        """Whether this is the fragment of buffers: the plain average of a round's values, overwritten at adoption."""
         return self.tensors[0].kind is TensorKind.BUFFER
 
 

@@ -1,6 +1,7 @@
 """The outer step: Nesterov SGD on one fragment, in place, in fp32 (docs/math.md, 6 and 7).
 
-With momentum 0 there is no momentum buffer at all. Buffers of the model (running statistics) take `OuterParams()`.
+With momentum 0 there is no momentum buffer at all. Buffers of the model (running statistics) take `OuterParams()`, from
+zero.
 """
 
 import math
