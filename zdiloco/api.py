@@ -25,6 +25,7 @@ class Learner(LearnerNode):
                 if learner.finished:
                     break
 
+    Call `step` once for each `optimizer.step()`, with the tokens of all batches whose gradients went into it.
     The constructor returns when the model holds the published values, which are those of every other learner. `config`
     is the path of a run.toml or a RunConfig; `overrides` are texts like "sync.sync_period=12", for a path.
     Raises ConfigError, LinkError or MachineError; the text says whose fault it is and what to do.

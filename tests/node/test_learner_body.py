@@ -1,13 +1,14 @@
-"""A learner's values beside a real syncer body: statistics of BatchNorm."""
+"""A learner's values beside a real syncer body: statistics of BatchNorm, and an inner optimizer that starts over."""
 
 from typing import Any, cast
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from zdiloco.core.machine import Merge, Part
 from zdiloco.core.messages import Body, InitialOffer, LayoutOffer
-from zdiloco.node.learner_body import LearnerBody, layout_for
+from zdiloco.node.learner_body import LearnerBody, forget_inner, layout_for
 from zdiloco.node.params import MergeParams
 from zdiloco.node.syncer_body import Payload, SyncerBody
 from zdiloco.tensor.binding import Binding
@@ -105,3 +106,30 @@ def test_counters_and_local_statistics_are_left_alone():
     fleet.bodies[0].now_drop(BUFFERS)
     assert torch.equal(fleet.own(0), fleet.theta)
     assert int(fleet.models[0].num_batches_tracked) == 24
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD", "Adagrad", "RMSprop", "NAdam", "Rprop"])
+def test_an_inner_optimizer_that_starts_over_is_as_new_in_every_group(kind):
+    def build(model: nn.Module) -> torch.optim.Optimizer:
+        groups = [{"params": [model.weight], "lr": 0.05}, {"params": [model.bias], "lr": 0.5}]
+        options = {"SGD": {"momentum": 0.9}, "Adagrad": {"initial_accumulator_value": 0.1}}.get(kind, {})
+        return getattr(torch.optim, kind)(groups, **options)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+
+    torch.manual_seed(0)
+    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    optimizer = build(model)
+    for _ in range(3):
+        step(model, optimizer)
+    forget_inner(optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.5]
+    other.load_state_dict(model.state_dict())
+    fresh = build(other)
+    for _ in range(2):
+        step(model, optimizer)
+        step(other, fresh)
+        assert all(torch.equal(x, y) for x, y in zip(model.parameters(), other.parameters(), strict=True))

@@ -22,7 +22,7 @@ from zdiloco.errors import LinkError, MachineError
 from zdiloco.node.counters import CounterFile
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner_acts import LearnerActs, LearnerParts, error_of
-from zdiloco.node.learner_body import LearnerBody, layout_for
+from zdiloco.node.learner_body import LearnerBody, forget_inner, layout_for
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import Settings, check_name
 from zdiloco.node.roads import Roads
@@ -43,8 +43,7 @@ GATHER_S = 0.02
 """The network thread looks so often for what `step` has left it. Waking it from there would hand it the interpreter
 lock in the middle of `step`: measured, 0.7 ms of pause a step, for words that are not urgent."""
 SWITCH_S = 0.001
-"""How long a thread of the process may keep the interpreter lock while the training thread wants it. Python's own 5 ms
-would be the pause of a `step` that meets the network or the worker thread in the middle of its work."""
+"""Longest hold of the interpreter lock when the training thread wants it; Python's own 5 ms would be felt in `step`."""
 
 
 class LearnerNode:
@@ -101,11 +100,12 @@ class LearnerNode:
     def step(self, tokens: int) -> None:
         """Say that an inner step over `tokens` tokens is done; adopts and snapshots at this boundary, and returns.
 
-        After the end it does nothing. Raises MachineError where a thread of this learner has died.
+        After the end it does nothing. Raises MachineError (a thread died), ConfigError (`requires_grad` has changed).
         """
         self._raise_failure()
         if self._finish is not None or self._closed:
             return
+        self._body.now_look()
         now = self._clock()
         seconds = now - self._stepped_at if self._stepped_at is not None else 0.0
         self._stepped_at = now
@@ -321,7 +321,7 @@ class LearnerNode:
         self._counters.close()
         key = MemberKey(machine.key.name, new_incarnation())
         self._counters = CounterFile(self.settings.run.path, key, len(self.layout.fragments), required=False)
-        self._optimizer.state.clear()
+        forget_inner(self._optimizer)
         self._net.append(key)  # after what the old incarnation still has to say
         self._ask(m.Reborn(incarnation=key.incarnation), at_boundary=True)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adagrad, Optimizer
 
 from zdiloco.core.machine import Prepare
 from zdiloco.errors import MachineError
@@ -33,6 +34,16 @@ def layout_for(model: nn.Module, num_fragments: int, strategy: str) -> Layout:
         tensors = sum(spec.kind is not TensorKind.BUFFER for spec in inventory(model).specs)
         num_fragments = max(1, min(DEFAULT_FRAGMENTS, tensors))
     return layout_of(model, num_fragments=num_fragments, strategy=strategy)
+
+
+def forget_inner(optimizer: Optimizer) -> None:
+    """Empty the inner optimizer's state in all parameter groups, as before its first step; rates and groups stay."""
+    optimizer.state.clear()
+    if isinstance(optimizer, Adagrad):  # the only one of torch's that makes its state when it is made, and needs it
+        every = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+        for parameter, group in every:
+            start = torch.full_like(parameter, group["initial_accumulator_value"])
+            optimizer.state[parameter] = {"step": torch.tensor(0.0), "sum": start}
 
 
 @dataclass(slots=True)
@@ -86,6 +97,10 @@ class LearnerBody:
         return "fp32" if self.layout.fragments[fragment].is_buffers else self._codec
 
     # ---- on the training thread, at a boundary
+
+    def now_look(self) -> None:
+        """Raise ConfigError naming a parameter whose `requires_grad` has changed since the start."""
+        self._binding.trainable.look()
 
     def now_snapshot(self, fragment: FragmentId) -> tuple[Tensor, Tensor]:
         """Copy the fragment's values; returns the copy and the R that they have departed from."""
