@@ -40,7 +40,10 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "counted", "starts_over"), FAULTS, ids=[fault for fault, _, _ in FAULTS])
+@pytest.mark.parametrize(
+    ("fault", "counted", "starts_over"),
+    [pytest.param(*case, id=case[0], marks=[pytest.mark.slow] if case[0] != "nan" else []) for case in FAULTS],
+)
 def test_the_others_are_unharmed_and_it_is_merged_again(
     stage: Stage, fault: str, counted: str, starts_over: bool
 ) -> None:

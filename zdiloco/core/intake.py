@@ -11,7 +11,7 @@ from zdiloco.core.desk import Desk, FragmentDesk
 from zdiloco.core.machine import CancelFetch, Fetch, Free, Note, Screen, Screened, Send, SyncerAction
 from zdiloco.core.membership import CONTRIBUTING, Fleet, Member, MemberEvent, MemberState
 from zdiloco.core.messages import Ack, Contribution, Refused
-from zdiloco.core.norms import Passed
+from zdiloco.core.norms import Passed, absurd
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Refusal
 from zdiloco.core.weights import implausible
@@ -186,9 +186,8 @@ class Intakes:
         refusal = Refusal(event.reason) if event.reason else desk.intake.judge(key, message, epoch)
         text = _TEXTS.get(refusal, "its bytes are not what they must be") if refusal else ""
         if refusal is None:
-            desk.norms.values = event.values
-            absurd = desk.norms.absurd(held, desk.intake.held.values())
-            refusal, text = (Refusal.NORM, f"{_TEXTS[Refusal.NORM]} ({absurd})") if absurd else (None, "")
+            why = absurd(event.norm, event.values, desk.numel)
+            refusal, text = (Refusal.NORM, f"{_TEXTS[Refusal.NORM]} ({why})") if why else (None, "")
         if refusal:
             self.used_bytes -= message.body.nbytes
             return [*self._refuse(key, message, refusal, text), Free(id=event.id), *self.make_room()]

@@ -186,8 +186,9 @@ class Fleet:
         member = Member(key=key, order=self.order, state=state, heard_at=now)
         for average in (member.pace, member.answer, member.staleness):
             average.share = self.params.average
-        if known and known.key == key:
+        if known:  # what its name was told stays to be seen, however often it starts over
             member.refused, member.remarks = known.refused, known.remarks
+        if known and known.key == key:
             member.rounds, member.merged_tokens = known.rounds, known.merged_tokens
             member.trained_tokens = known.trained_tokens
         member.moved = self._changed

@@ -1,7 +1,7 @@
 """How large a contribution may be: what is far above the usual norm is scaled down, what is absurd is refused.
 
 Rule: what is usual is the norm of what the others send, per root of their inner steps, so that nobody sets its own
-bound; a long absence makes a contribution large, and that alone never gets it refused (docs/math.md, 24 and 25).
+bound; a long absence makes a contribution large, and that never gets it refused (docs/math.md, 24 and 25).
 """
 
 import math
@@ -13,7 +13,7 @@ from statistics import median
 from zdiloco.core.progress import Held
 
 ABSURD = 1000.0
-"""A norm so many times the usual one, or that of the published values where nothing is usual, is refused."""
+"""A norm so many times that of the fragment's values, or that of as many ones if that is more, is refused."""
 MEMORY = 16
 """Versions of a fragment for which the norm of a learner's newest contribution is remembered."""
 
@@ -50,29 +50,12 @@ class _Seen:
 
 @dataclass(slots=True)
 class Norms:
-    """Norms of one fragment's contributions. `values`: that of its values as the syncer took them in; 0: unknown.
+    """Norms of one fragment's contributions (those of buffers are 0).
 
-    `buffers`: the fragment holds no parameters. Statistics may stand still or move by any distance from where they
-    began, so they are bounded by what others send and by nothing else.
+    Whoever is alone is never scaled down: one learner is as good as without us.
     """
 
-    values: float = 0.0
-    buffers: bool = False
     _seen: dict[str, _Seen] = field(default_factory=dict)
-
-    def absurd(self, held: Held, beside: Iterable[Held]) -> str:
-        """Say why this contribution is refused, whoever else is merged with it; empty: it is not.
-
-        `beside`: what else is held of this fragment.
-        """
-        if self.buffers:
-            return ""
-        usual = self._usual(held, beside)
-        bound = self.values if usual is None else usual * math.sqrt(held.message.steps)
-        if not 0 < bound * ABSURD < held.norm:
-            return ""
-        of = "the published values" if usual is None else "what the others send"
-        return f"its norm is {held.norm:.3g}, {held.norm / bound:.3g} times that of {of}; refused above {ABSURD:g}"
 
     def judge(self, taken: Sequence[Held], version: int, factor: float) -> list[Passed]:
         """Say what of each enters the merge that makes `version`, and remember their norms.
@@ -89,16 +72,14 @@ class Norms:
         return passed
 
     def _judge(self, held: Held, usual: float | None, taken: Sequence[Held], factor: float) -> Passed:
-        if held.norm == 0 and not self.buffers:
+        if held.norm == 0:
             why = "all its values are zero, while others have moved"
             return Passed(clip=0.0, remark=Remark.ZERO, why=why) if any(h.norm > 0 for h in taken) else WHOLE
         steps = held.message.steps
-        values = 0.0 if self.buffers else self.values
-        bound = values if usual is None else factor * usual * math.sqrt(steps)
-        if not factor or not 0 < bound < held.norm:
+        bound = factor * usual * math.sqrt(steps) if factor and usual is not None else math.inf
+        if bound >= held.norm:
             return WHOLE
-        clip = bound / held.norm
-        of = "the norm of the published values" if usual is None else f"{factor:g} times what the others send"
+        clip, of = bound / held.norm, f"{factor:g} times what the others send"
         why = f"its norm is {held.norm:.3g} after {steps} steps, the bound {bound:.3g} is {of}: scaled by {clip:.3g}"
         return Passed(clip=clip, remark=Remark.CLIPPED, why=why)
 
@@ -113,6 +94,18 @@ class Norms:
         if len(rates) == 1 and own is not None:
             return max(own.trusted, *rates.values())  # of two that differ nobody knows who is right
         return median(rates.values())
+
+
+def absurd(norm: float, values: float, numel: int) -> str:
+    """Say why a contribution of this norm cannot be work, whatever the others send; empty: it can.
+
+    `values`: norm of the fragment's own values; `numel`: how many there are. An absolute bound, so that nobody is sent
+    away for being unlike the others: whoever is below it is scaled down at most.
+    """
+    bound = ABSURD * max(values, math.sqrt(numel))
+    if norm <= bound:
+        return ""
+    return f"its norm is {norm:.3g}; that of the values is {values:.3g}, and above {bound:.3g} no work is believed"
 
 
 def _rate(held: Held) -> float:

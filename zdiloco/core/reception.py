@@ -20,7 +20,6 @@ from zdiloco.core.machine import (
     Unusable,
 )
 from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
-from zdiloco.core.norms import Norms
 from zdiloco.core.progress import Intake
 from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
 from zdiloco.units import Epoch, MemberKey, Stamp
@@ -55,7 +54,7 @@ class Reception:
     def know_layout(self, numels: Sequence[int], shares: Sequence[float]) -> None:
         """The fragments are known; the budget must hold K contributions of the largest one, else the process stops."""
         self.syncer.desk.fragments = [
-            FragmentDesk(index=index, numel=numel, share=share, intake=Intake(), norms=Norms(buffers=share == 0))
+            FragmentDesk(index=index, numel=numel, share=share, intake=Intake())
             for index, (numel, share) in enumerate(zip(numels, shares, strict=True))
         ]
         params, largest = self.syncer.params, max(numels) * 4
