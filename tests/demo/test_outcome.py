@@ -7,8 +7,9 @@ import pytest
 from zdiloco.demo.outcome import judge
 from zdiloco.errors import ConfigError
 from zdiloco.train.baseline import Baseline, Point
-from zdiloco.train.models import ByteGPT, preset
-from zdiloco.train.tasks import Task, TaskParams
+from zdiloco.train.models import ByteGPT
+from zdiloco.train.params import TaskParams, preset
+from zdiloco.train.tasks import Task
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zdiloco.train.tasks import TaskParams
+from zdiloco.train.params import TaskParams
 
 
 @pytest.fixture(scope="session")

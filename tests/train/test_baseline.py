@@ -9,7 +9,8 @@ import torch
 
 from zdiloco.errors import ConfigError, StoreError
 from zdiloco.train.baseline import SHIPPED, Baseline, Point, at_step, curve, measure
-from zdiloco.train.tasks import Task, TaskParams
+from zdiloco.train.params import TaskParams
+from zdiloco.train.tasks import Task
 
 
 def made(*points: Point) -> Baseline:

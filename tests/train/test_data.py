@@ -33,7 +33,7 @@ def test_too_little_text_says_what_was_found_where(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no folder .*nowhere"):
+    with pytest.raises(ConfigError, match=r"task.data_dir is .*nowhere., which is no folder"):
         load_corpus(str(tmp_path / "nowhere"))
 
 
@@ -77,7 +77,7 @@ def test_shards_are_disjoint_and_complete(num_shards: int) -> None:
 
 
 def test_shard_out_of_range(texts: Path) -> None:
-    with pytest.raises(ConfigError, match="shard is 2, but num_shards is 2: allowed is 0 to 1"):
+    with pytest.raises(ConfigError, match=r"shard is 2, but task.num_shards is 2: allowed is 0 to 1"):
         load_corpus(str(texts), 1000).shard(2, 2)
 
 

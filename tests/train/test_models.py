@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from zdiloco.errors import ConfigError
-from zdiloco.train.models import PRESETS, ByteGPT, GPTConfig, preset
+from zdiloco.train.models import ByteGPT
+from zdiloco.train.params import PRESETS, GPTConfig, preset
 
 SMALL = GPTConfig(width=16, heads=2, layers=2)
 

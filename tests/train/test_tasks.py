@@ -7,7 +7,8 @@ import torch
 
 from zdiloco.errors import ConfigError
 from zdiloco.train.models import ByteGPT
-from zdiloco.train.tasks import Task, TaskParams, load_values
+from zdiloco.train.params import TaskParams
+from zdiloco.train.tasks import Task, load_values
 
 
 def train(task: Task, steps: int) -> list[float]:

@@ -63,7 +63,7 @@ def demo(
 
 def _measure(task: str, out: Path, as_json: bool) -> int:
     from zdiloco.demo.measuring import measure_baseline, print_baseline
-    from zdiloco.train.tasks import TaskParams
+    from zdiloco.train.params import TaskParams
 
     found = measure_baseline(TaskParams(name=task), out)
     if as_json:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zdiloco.train.baseline import Baseline, measure
-from zdiloco.train.tasks import TaskParams
+from zdiloco.train.params import TaskParams
 
 
 def measure_baseline(params: TaskParams, path: Path) -> Baseline:

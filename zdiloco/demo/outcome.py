@@ -10,7 +10,8 @@ from zdiloco.demo.checks import Lone
 from zdiloco.node.store import Cut
 from zdiloco.tensor.layout import Layout
 from zdiloco.train.baseline import Baseline, curve
-from zdiloco.train.tasks import Task, TaskParams
+from zdiloco.train.params import TaskParams
+from zdiloco.train.tasks import Task
 
 OTHER_TEXT_FACTOR = 2.0
 """How much wider the lone learner's noise is taken where this machine's text is another than the curve's."""

@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 
 from zdiloco.errors import ConfigError, StoreError
-from zdiloco.train.tasks import Task, TaskParams
+from zdiloco.train.params import TaskParams
+from zdiloco.train.tasks import Task
 
 SHIPPED = Path(__file__).with_name("baseline.json")
 SEEDS = (0, 1, 2)

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from zdiloco.errors import ConfigError
+from zdiloco.train.params import MIN_CORPUS_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 
-MIN_CORPUS_BYTES = 5_000_000
 HELD_OUT_SHARE = 0.05  # of the files, by hash
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 SNIFF_BYTES = 8192
@@ -46,7 +46,9 @@ class Corpus:
     def shard(self, index: int, num_shards: int) -> Bytes:
         """View (n,) uint8 of the shard of one learner; the shards together are `train`, and no two overlap."""
         if not 0 <= index < num_shards:
-            raise ConfigError(f"shard is {index}, but num_shards is {num_shards}: allowed is 0 to {num_shards - 1}")
+            raise ConfigError(
+                f"shard is {index}, but task.num_shards is {num_shards}: allowed is 0 to {num_shards - 1}"
+            )
         size = len(self.train)
         return self.train[size * index // num_shards : size * (index + 1) // num_shards]
 
@@ -60,14 +62,14 @@ def load_corpus(data_dir: str = "", min_bytes: int = MIN_CORPUS_BYTES) -> Corpus
     """
     root = Path(data_dir) if data_dir else Path(sysconfig.get_path("stdlib"))
     if not root.is_dir():
-        raise ConfigError(f"data_dir: there is no folder {root}; name a folder of text files")
+        raise ConfigError(f"task.data_dir is {str(root)!r}, which is no folder: name a folder of text files")
     found = [(_place(name), name, body) for name, body in _read_texts(root, ".py" if not data_dir else "")]
     found.sort()
     total = sum(len(body) for _, _, body in found)
     if total < min_bytes:
         raise ConfigError(
             f"data: {total / 1e6:.2f} MB in {len(found)} text files under {root}, but at least "
-            f"{min_bytes / 1e6:.2f} MB are needed; set [task] data_dir to a larger folder of text files"
+            f"{min_bytes / 1e6:.2f} MB are needed; set task.data_dir to a larger folder of text files"
         )
     held_out = b"".join(body for place, _, body in found if place < HELD_OUT_SHARE)
     train = b"".join(body for place, _, body in found if place >= HELD_OUT_SHARE)
@@ -124,7 +126,7 @@ class ShardCursor:
         if len(shard) < 2 * context + 1:
             raise ConfigError(
                 f"shard {index} holds {len(shard)} bytes, but context {context} needs at least {2 * context + 1}; "
-                "lower num_shards or context, or add text"
+                "lower task.num_shards or task.context, or add text"
             )
         self._shard, self._index, self._batch_size, self._context, self._seed = shard, index, batch_size, context, seed
         self._epoch, self._taken = 0, 0

@@ -9,52 +9,15 @@ caller's random state.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zdiloco.errors import ConfigError
+from zdiloco.train.params import GPTConfig
 
 VOCAB = 256  # the values of one byte
 ROTARY_BASE = 10_000.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GPTConfig:
-    """Shape of a `ByteGPT`: `width` must split evenly into `heads`, with an even number of dimensions each."""
-
-    width: int
-    heads: int
-    layers: int
-    mlp_ratio: int = 4
-
-    def __post_init__(self) -> None:
-        for key in ("width", "heads", "layers", "mlp_ratio"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} is {getattr(self, key)}, but a model needs at least 1")
-        if self.width % (2 * self.heads):
-            raise ConfigError(f"width is {self.width}, but {self.heads} heads need a multiple of {2 * self.heads}")
-
-
-PRESETS: Mapping[str, GPTConfig] = MappingProxyType(
-    {
-        "tiny": GPTConfig(width=96, heads=4, layers=3),  # 0.38 M parameters: the demo, one CPU thread
-        "small": GPTConfig(width=256, heads=4, layers=4),  # 3.3 M
-        "base": GPTConfig(width=512, heads=8, layers=8),  # 25 M
-        "medium": GPTConfig(width=768, heads=12, layers=12),  # 85 M
-    }
-)
-
-
-def preset(name: str) -> GPTConfig:
-    """Return the shape called `name`. Raises ConfigError with the known names."""
-    if name not in PRESETS:
-        raise ConfigError(f"preset is '{name}', but known are {', '.join(PRESETS)}")
-    return PRESETS[name]
 
 
 class ByteGPT(nn.Module):

@@ -6,83 +6,15 @@ named values on the same fixed batches, and hands out its data cursor to be save
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zdiloco.errors import ConfigError
-from zdiloco.train.data import MIN_CORPUS_BYTES, ShardCursor, load_corpus, validation_batches
-from zdiloco.train.models import PRESETS, ByteGPT, preset
-from zdiloco.train.schedule import InnerSchedule
-
-TASKS = ("stdlib-bytes",)
-
-
-def _key(default: Any, doc: str, unit: str = "") -> Any:
-    """Make a field that explains itself: `doc` and `unit` are read by the config reference."""
-    return field(default=default, metadata={"doc": doc, "unit": unit})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskParams:
-    """The [task] section; the defaults are the demo's, found by measurement (`baseline.json` holds its curve)."""
-
-    name: str = _key("stdlib-bytes", "which task: bytes of the Python standard library's own sources")
-    preset: str = _key("tiny", f"model size: {', '.join(PRESETS)}")
-    batch_size: int = _key(8, "sequences in one inner step", "sequences")
-    context: int = _key(96, "bytes that the model sees at once", "bytes")
-    lr: float = _key(4e-3, "highest inner learning rate; tuned for 'tiny', larger models need less")
-    weight_decay: float = _key(0.1, "AdamW's decoupled decay, on matrices only")
-    beta1: float = _key(0.9, "AdamW's decay of the first moment")
-    beta2: float = _key(0.95, "AdamW's decay of the second moment")
-    grad_clip: float = _key(1.0, "largest norm of the whole gradient; 0 never clips")
-    warmup_fraction: float = _key(0.02, "share of the run in which the rate rises", "of global progress")
-    final_fraction: float = _key(0.1, "share of lr left at the end of the run", "of lr")
-    rejoin_warmup_steps: int = _key(20, "inner steps in which the rate rises after each start or join", "steps")
-    seed: int = _key(0, "decides initial values and data order")
-    num_shards: int = _key(3, "disjoint parts of the training bytes, one a learner", "shards")
-    data_dir: str = _key("", "folder of text files to use instead of the standard library; empty: the latter")
-    min_data_bytes: int = _key(MIN_CORPUS_BYTES, "refuse to start on less text than this", "bytes")
-    validation_batches: int = _key(8, "batches in one evaluation", "batches")
-    validation_batch_size: int = _key(32, "sequences in one batch of an evaluation", "sequences")
-    device: str = _key("cpu", "torch device of model and batches, such as cpu or cuda:0")
-
-    def __post_init__(self) -> None:
-        if self.name not in TASKS:
-            raise ConfigError(f"task.name is '{self.name}', but known are {', '.join(TASKS)}")
-        preset(self.preset)
-        for key in ("batch_size", "context", "num_shards", "validation_batches", "validation_batch_size"):
-            self._require(key, getattr(self, key) >= 1, "at least 1")
-        for key in ("seed", "min_data_bytes"):
-            self._require(key, getattr(self, key) >= 0, "at least 0")
-        for key in ("weight_decay", "grad_clip"):
-            self._require(key, 0 <= getattr(self, key) < math.inf, "finite and at least 0")
-        for key in ("beta1", "beta2"):
-            self._require(key, 0 <= getattr(self, key) < 1, "at least 0 and below 1")
-        _ = self.schedule  # checks its own four keys
-
-    @property
-    def schedule(self) -> InnerSchedule:
-        """The road of the inner learning rate."""
-        return InnerSchedule(
-            lr=self.lr,
-            warmup_fraction=self.warmup_fraction,
-            final_fraction=self.final_fraction,
-            rejoin_warmup_steps=self.rejoin_warmup_steps,
-        )
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Bytes predicted in one inner step."""
-        return self.batch_size * self.context
-
-    def _require(self, key: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise ConfigError(f"task.{key} is {getattr(self, key)}, but must be {allowed}")
+from zdiloco.train.data import ShardCursor, load_corpus, validation_batches
+from zdiloco.train.models import ByteGPT
+from zdiloco.train.params import TaskParams, preset
 
 
 class Task:
