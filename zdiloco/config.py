@@ -16,7 +16,7 @@ import msgspec
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
 from zdiloco.node.params import CheckpointParams, MergeParams, NetParams, RunParams
-from zdiloco.train.tasks import TaskParams
+from zdiloco.train.params import TaskParams
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,11 @@ class RunConfig:
 
 SECTIONS: Mapping[str, type] = get_type_hints(RunConfig)
 """Section name -> the dataclass that owns its keys."""
+
+
+MAX_BYTES = 2**20
+"""Most bytes of a run.toml: a file that is larger is something else."""
+MAX_SHOWN = 100
 
 
 class Key(NamedTuple):
@@ -64,11 +69,19 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """Read a run.toml and apply `section.key=value` overrides. Raises ConfigError naming the file and the place."""
     path = Path(path)
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{path}: has more than {MAX_BYTES} bytes; is it a run.toml?")
+        tree = tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except ValueError as error:  # TOMLDecodeError, and what Python says of absurdly long numbers
         raise ConfigError(f"{path}: is not TOML ({error})") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: is nested too deeply for a run.toml") from error
     return from_tree(tree, overrides, source=str(path))
 
 
@@ -79,7 +92,7 @@ def from_tree(tree: Mapping[str, Any], overrides: Iterable[str] = (), *, source:
     for section, table in tree.items():
         _check_section(section, source)
         if not isinstance(table, Mapping):
-            raise ConfigError(f"{source}: {section} is {table!r}; it must be a section, written [{section}]")
+            raise ConfigError(f"{source}: {section} is {shown(table)}; it must be a section, written [{section}]")
         merged[section] = dict(table)
     for text in overrides:
         section, name, value = _parse_override(text)
@@ -119,7 +132,7 @@ def _section(section: str, table: Mapping[str, Any], origin: Mapping[str, str], 
             values[name] = msgspec.convert(value, hints[name], strict=True)
         except msgspec.ValidationError as error:
             allowed = _type_name(hints[name])
-            raise ConfigError(f"{place}: {path} is {value!r}; allowed is {allowed} ({error})") from error
+            raise ConfigError(f"{place}: {path} is {shown(value)}; allowed is {allowed} ({error})") from error
     try:
         return owner(**values)
     except ConfigError as error:
@@ -135,7 +148,7 @@ def _parse_override(text: str) -> tuple[str, str, Any]:
     _check_section(section, f"--set {text}")
     try:
         return section, name, tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return section, name, raw.strip()  # a bare string
 
 
@@ -156,6 +169,12 @@ def _nearest(path: str) -> str:
     elsewhere = [k.path for k in keys if k.name == name]
     near = elsewhere or difflib.get_close_matches(path, [k.path for k in keys], 1, 0.0)
     return f"; did you mean {near[0]}?"
+
+
+def shown(value: object) -> str:
+    """A wrong value as it may stand in one line."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _type_name(hint: Any) -> str:

@@ -139,7 +139,7 @@ def test_a_cursor_of_other_data_or_a_damaged_one_is_said(tmp_path: Path) -> None
         CursorFile(path).load_into(FakeTask(seed=2))  # type: ignore[arg-type]
     for text in ("{", "[]"):
         path.write_text(text)
-        with pytest.raises(StoreError, match="remove it to start over"):
+        with pytest.raises(ConfigError, match="remove it to start over"):
             CursorFile(path).load_into(FakeTask())  # type: ignore[arg-type]
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write the data cursor"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from zdiloco.core.ledger import CutRow, FragmentRow
-from zdiloco.errors import StoreError
+from zdiloco.errors import ConfigError, StoreError
 from zdiloco.node.counters import TRY_AGAIN_AFTER, CounterFile, counters_path, read_counters
 from zdiloco.units import MemberKey
 
@@ -129,7 +129,7 @@ def test_what_is_not_ours_is_refused(tmp_path: Path, damage: str) -> None:
 
 def test_a_disk_that_refuses_says_so(tmp_path: Path) -> None:
     (tmp_path / "learners").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot make the counter file"):
+    with pytest.raises(ConfigError, match=r"run.dir .*cannot make the counter file"):
         CounterFile(tmp_path, KEY, 1)
 
 

@@ -23,6 +23,8 @@ def status(endpoint: str, as_json: bool, timeout: float) -> None:
 
     Exit code 3: nobody answers.
     """
+    if not timeout < float("inf"):
+        raise click.BadParameter(f"{timeout} is not a number of seconds.", param_hint="'--timeout'")
     from zdiloco.cli.status_text import status_text
     from zdiloco.node.query import Query
 
@@ -37,7 +39,10 @@ def net_of(endpoint: str) -> "NetParams":
     from zdiloco.node.params import NetParams
 
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if not host or not port.isascii() or not port.isdigit():
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5:
         raise ConfigError(f"ENDPOINT is {endpoint!r}; write HOST:PORT, such as 127.0.0.1:5700 (the syncer's net.port)")
     settings: dict[str, Any] = {"connect": host.strip("[]"), "port": int(port)}
-    return NetParams(**settings)
+    try:
+        return NetParams(**settings)
+    except ConfigError as error:
+        raise ConfigError(f"ENDPOINT is {endpoint!r}: {error}") from error

@@ -72,8 +72,8 @@ class Outflow:
     def _cannot(self, duty: Duty, now: float) -> str | None:
         if duty.must_follow:
             return "waits for the newest state of it"
-        if duty.progress.steps < 1:
-            return "no step since the last contribution"
+        if duty.progress.steps < 1 or duty.progress.tokens < 1:
+            return "no step since the last contribution" if duty.progress.steps < 1 else "no token since then"
         if not self.uplink.free(now):
             return f"uplink busy with {len(self.uplink.under_way)}"
         kept = sum(self.kept_bytes.values())

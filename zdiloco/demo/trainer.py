@@ -133,16 +133,16 @@ class CursorFile:
     def load_into(self, task: Task) -> bool:
         """Have the task's data go on where a former process of this name stood; False: there was none.
 
-        Raises ConfigError where that process had other data, StoreError where the file cannot be read.
+        Raises ConfigError where that process had other data, or the file cannot be read.
         """
         try:
             state = json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
-            raise StoreError(f"cannot read the data cursor {self._path} ({error}): remove it to start over") from error
+            raise ConfigError(f"cannot read the data cursor {self._path} ({error}): remove it to start over") from error
         if not isinstance(state, dict):
-            raise StoreError(f"the data cursor {self._path} holds no table: remove it to start over")
+            raise ConfigError(f"the data cursor {self._path} holds no table: remove it to start over")
         try:
             task.cursor.restore(state)
         except ConfigError as error:

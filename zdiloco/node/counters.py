@@ -19,6 +19,7 @@ import xxhash
 
 from zdiloco.core.ledger import CutRow, FragmentRow
 from zdiloco.errors import StoreError
+from zdiloco.node.disk import disk_error
 from zdiloco.units import MemberKey
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,8 @@ class CounterFile:
     def __init__(self, run_dir: Path, key: MemberKey, fragments: int, *, required: bool = True) -> None:
         """Make the file with an all-zero record in it.
 
-        Where the disk does not let us it raises StoreError; or, if not `required`, warns, and `write` tries again.
+        Where that fails it raises StoreError (the disk is full), ConfigError (the place cannot be written to); or, if
+        not `required`, warns, and `write` tries again.
         """
         self.path = counters_path(run_dir, key)
         self._key = key
@@ -85,7 +87,7 @@ class CounterFile:
         except OSError as error:
             if required:
                 self._map.close()
-                raise StoreError(f"cannot make the counter file {self.path}: {error.strerror}") from error
+                raise disk_error(f"run.dir {run_dir}: cannot make the counter file {self.path}", error) from error
             self._refused(error)
 
     def write(self, step: int, trained_tokens: int, rows: Sequence[FragmentRow], *, left: bool = False) -> None:

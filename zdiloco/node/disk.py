@@ -4,8 +4,20 @@ Rule: a file is written aside, synced, moved into place, and then its folder is 
 or the new one, whole.
 """
 
+import errno
 import os
 from pathlib import Path
+
+from zdiloco.errors import ConfigError, StoreError
+
+FAILING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+"""What a disk says that was the right one, and is full or broken."""
+
+
+def disk_error(what: str, error: OSError) -> ConfigError | StoreError:
+    """What to raise where a process that starts cannot do `what`: the place is wrong, or its disk is full or broken."""
+    text = f"{what}: {error.strerror or error}"
+    return StoreError(text) if error.errno in FAILING else ConfigError(text)
 
 
 class Disk:

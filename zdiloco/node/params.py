@@ -3,6 +3,7 @@
 Rule: every field has its unit and its meaning in metadata; defaults suit one machine and an ordinary link.
 """
 
+import operator
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from zdiloco.tensor.outer import OuterParams
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+HOST = re.compile(r"[\w.:%*-]{1,255}", re.ASCII)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -23,6 +25,17 @@ def check_name(name: str, place: str) -> None:
     """Raise ConfigError unless `name` may name a run or a learner."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"{place} is {name!r}; allowed are 1 to 64 letters, digits, '.', '_', '-', not first a sign")
+
+
+def whole_tokens(tokens: object, most: int) -> int:
+    """The tokens of one inner step as Python's own whole number. Raises ConfigError for what cannot be."""
+    try:
+        count = operator.index(tokens)  # type: ignore[arg-type]  # or TypeError
+    except TypeError:
+        count = -1
+    if not 0 <= count <= most:
+        raise ConfigError(f"step(tokens={tokens!r}): allowed is a whole number, 0 to {most} (sync.max_step_tokens)")
+    return int(count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +51,11 @@ class RunParams:
         check_name(self.name, "run.name")
         check_knobs(self, "run", target_tokens=(0, 2**53))
         for key in ("dir", "init"):
-            if not getattr(self, key):
+            value = getattr(self, key)
+            if not value:
                 raise ConfigError(f"run.{key} is empty; it must name a place")
+            if "\0" in value:
+                raise ConfigError(f"run.{key} is {value!r}; a path has no NUL in it")
 
     @property
     def path(self) -> Path:
@@ -90,6 +106,9 @@ class NetParams:
         check_flow(self.window_bytes, self.stall_s, self.give_up_s)
         if self.window_bytes < self.chunk_bytes:
             raise ConfigError(f"net.window_bytes is {self.window_bytes}; it must hold a chunk of {self.chunk_bytes}")
+        for key in ("listen", "connect"):
+            if not HOST.fullmatch(getattr(self, key)):
+                raise ConfigError(f"net.{key} is {getattr(self, key)!r}; allowed is the name or address of a host")
         if self.listen not in LOOPBACK and not self.insecure:
             raise ConfigError(
                 f"net.listen is {self.listen!r}: without keys only loopback is bound ({', '.join(LOOPBACK)}). Set "

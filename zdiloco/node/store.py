@@ -20,7 +20,7 @@ import xxhash
 from torch import Tensor
 
 from zdiloco.errors import ConfigError, StoreError
-from zdiloco.node.disk import Disk
+from zdiloco.node.disk import Disk, disk_error
 from zdiloco.units import Epoch, FragmentId, MemberKey, Merged, Stamp
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Store:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock: BinaryIO = (run_dir / "syncer.lock").open("ab")
         except OSError as error:
-            raise ConfigError(f"run.dir {run_dir} cannot be used: {error.strerror}") from error
+            raise disk_error(f"run.dir {run_dir} cannot be used", error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -23,15 +23,17 @@ def partition(sizes: Mapping[str, int], num_fragments: int, strategy: str) -> li
     if strategy not in STRATEGIES:
         raise ConfigError(f"fragment strategy {strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")
     if num_fragments < 1:
-        raise ConfigError(f"num_fragments is {num_fragments}; it must be at least 1")
+        raise ConfigError(f"sync.num_fragments is {num_fragments}; it must be at least 1")
     if num_fragments > len(sizes):
-        raise ConfigError(f"num_fragments is {num_fragments} but the model has only {len(sizes)} trainable tensors")
+        raise ConfigError(
+            f"sync.num_fragments is {num_fragments}, but the model has only {len(sizes)} trainable tensors"
+        )
     if strategy == "balanced":
         return _balanced(sizes, num_fragments)
     groups = _layers(sizes)
     if num_fragments > len(groups):
         raise ConfigError(
-            f"num_fragments is {num_fragments} but strategy {strategy!r} keeps layers whole and finds only "
+            f"sync.num_fragments is {num_fragments}, but strategy {strategy!r} keeps layers whole and finds only "
             f"{len(groups)}; lower num_fragments or use 'balanced'"
         )
     return _strided(groups, num_fragments) if strategy == "strided" else _contiguous(groups, sizes, num_fragments)
