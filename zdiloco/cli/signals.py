@@ -39,6 +39,12 @@ class Leaving:
         self.asked = signal.Signals(number).name
         self._on_ask(self.asked)
 
+    def becomes(self, on_ask: Callable[[str], None]) -> None:
+        """From here on this is what hears of the first signal; of one that has come already, at once."""
+        self._on_ask = on_ask
+        if self.asked:
+            on_ask(self.asked)
+
     def exit_code(self, otherwise: int) -> int:
         """What the process should end with: 130 after an interrupt, 0 after a leave in order, else `otherwise`.
 

@@ -27,14 +27,25 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
     """
     from zdiloco.cli.signals import Leaving
     from zdiloco.config import load
-    from zdiloco.node.syncer import SyncerNode
 
-    node = SyncerNode(load(run_toml, overrides), fresh=fresh)
-    leaving = Leaving(node.stop)
+    config = load(run_toml, overrides)
+    leaving = Leaving(_abandon)  # before torch is loaded and a checkpoint read: both take long
+    try:
+        from zdiloco.node.syncer import SyncerNode
+
+        node = SyncerNode(config, fresh=fresh)
+        leaving.becomes(node.stop)
+    except KeyboardInterrupt:
+        return leaving.exit_code(0)
     code = leaving.exit_code(node.run())
     if told := was_over(node):
         log.warning(told)
     return code
+
+
+def _abandon(signal_name: str) -> None:
+    """Asked to leave before anything was done: nothing has to be saved."""
+    raise KeyboardInterrupt
 
 
 def was_over(node: "SyncerNode") -> str:
