@@ -57,6 +57,20 @@ class Merged(NamedTuple):
         return MemberKey(self.name, self.incarnation)
 
 
+RUN_NAME_CHARS = 40
+"""So much of `run.name` stands in a run id."""
+
+
+def run_id_of(run_name: str, token: str) -> str:
+    """The id of a new run: its name, and a token that no other run of this name has."""
+    return f"{run_name[:RUN_NAME_CHARS]}-{token}"
+
+
+def run_name_in(run_id: str) -> str:
+    """The name in a run id, cut as `run_id_of` cuts it; empty where there is none."""
+    return run_id.rpartition("-")[0]
+
+
 MAX_FRAGMENTS = 512
 """Most fragments that one run may have: their stamps must fit into one 16 KiB header."""
 NO_EPOCH = Epoch(0, 0)

@@ -18,6 +18,7 @@ ROUND = {"state": "grace", "version": 4}
 ANSWER: dict[str, Any] = {
     "run_id": "run-1", "epoch": 2, "phase": "running", "progress": 0.25, "target_tokens": 4000, "rounds": 1200,
     "merged_tokens": 1000.4, "mean_participants": 1.5, "quorum": 1, "live": 2, "max_open_rounds": 3,
+    "waits": "",
     "ledger": {"trained": 1200, "merged": 1000.4, "lost": None},
     "fragments": [
         {"fragment": 0, "version": 12, "stable": 9, "held": 1, "round": ROUND, "why": "grace window, 1 in, missing b"},

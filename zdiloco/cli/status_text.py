@@ -31,6 +31,7 @@ def _head(answer: Mapping[str, Any]) -> list[str]:
         f"merged {answer['merged_tokens']:,.0f} tokens{share}; since this syncer started {answer['rounds']:,} rounds "
         f"of {answer['mean_participants']:.2f} learners on average",
         f"{answer['live']} live, quorum {answer['quorum']}, at most {answer['max_open_rounds']} open rounds",
+        *([f"WAITS: {answer['waits']}"] if answer["waits"] else []),
         f"ledger of the processes since this syncer started: {_ledger(answer['ledger'])}",
     ]
     return [*lines, *_warnings(answer)]

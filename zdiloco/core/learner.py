@@ -71,9 +71,10 @@ class LearnerMachine:
 
     def __init__(
         self, key: MemberKey, sync: SyncParams, params: LearnerParams, *, shares: tuple[float, ...], layout_digest: str,
+        run_name: str = "",
     ) -> None:  # fmt: skip
         self.key, self.sync, self.params = key, sync, params
-        self.shares, self.layout_digest = shares, layout_digest
+        self.shares, self.layout_digest, self.run_name = shares, layout_digest, run_name
         self.phase = _P.HAILING
         self.run_id = ""
         self.epoch: Epoch = NO_EPOCH
@@ -258,7 +259,7 @@ class LearnerMachine:
 
     def _unwelcome(self, message: Unwelcome, now: float) -> list[LearnerAction]:
         if message.fatal:
-            return self._stop(message.text, 3 if message.reason == "replaced" else 2)
+            return self._stop(message.text, 3 if message.reason == "replaced" else 2, message.reason)
         if message.reason == "unknown" and self.phase in (_P.TRAINING, _P.RESTORING, _P.DONATING):
             self._move(_T.LOST)
             return [Note(what="says hello again", why=message.text), *self._say_hello(now)]
@@ -308,8 +309,7 @@ class LearnerMachine:
         if message.epoch < self.epoch or self.phase is _P.LEAVING:
             return []
         self.farewell = message
-        if message.finished:
-            self.global_progress = max(self.global_progress, 1.0)
+        self.global_progress = max(self.global_progress, float(message.finished))
         return self._take_leave(message.reason, message.finished, now, now)
 
     # ---- arriving, leaving, time
@@ -321,7 +321,8 @@ class LearnerMachine:
     def _say_hello(self, now: float) -> list[LearnerAction]:
         self.hail.next(now)
         hello = Hello(
-            name=self.key.name, incarnation=self.key.incarnation, run_id=self.run_id, layout_digest=self.layout_digest,
+            name=self.key.name, incarnation=self.key.incarnation,
+            run_name=self.run_name, run_id=self.run_id, layout_digest=self.layout_digest,
             epoch=max([self.epoch, *(duty.progress.seen.epoch for duty in self.duties)]),
             stamps=tuple(duty.progress.seen for duty in self.duties) if self.ready else (), step=self.step,
         )  # fmt: skip
@@ -347,10 +348,10 @@ class LearnerMachine:
         )  # fmt: skip
         return [Send(key=SYNCER, message=goodbye), *self._stop(self.leave_reason, 0)]
 
-    def _stop(self, reason: str, code: int) -> list[LearnerAction]:
+    def _stop(self, reason: str, code: int, word: str = "") -> list[LearnerAction]:
         self.phase = _P.STOPPED
         finish = Finish(reason=reason, finished=bool(self.farewell and self.farewell.finished))
-        return [finish, Stop(reason=reason, exit_code=code)]
+        return [finish, Stop(reason=reason, exit_code=code, word=word)]
 
     def _turn(self, now: float) -> list[LearnerAction]:
         if self.phase is _P.STOPPED:

@@ -210,10 +210,14 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """End the process with this exit code and reason, after the actions before it."""
+    """End the process with this exit code and reason, after the actions before it.
+
+    `word`: of `Unwelcomes`, where the syncer has turned this process away.
+    """
 
     reason: str
     exit_code: int
+    word: str = ""
 
 
 SyncerEvent = (

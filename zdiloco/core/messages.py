@@ -21,10 +21,9 @@ from zdiloco.units import MAX_FRAGMENTS, NO_EPOCH, Epoch, FragmentId, Stamp
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """The bytes that belong to a message and travel in chunks.
+    """The bytes of a message that travel in chunks; `digest` is taken over the chunk checksums.
 
-    `transfer` names them among everything the sender has under way; `digest` is taken over the chunk checksums.
-    """
+    `transfer` names them among everything the sender has under way."""
 
     transfer: str
     nbytes: int
@@ -45,11 +44,12 @@ class Hello:
 
     `stamps` holds the adopted state of each fragment (empty: none yet); `epoch` is the highest one ever seen, so that
     an old syncer learns that it has been replaced. `run_id` is empty until the first welcome, `layout_digest` for a
-    process that only watches.
+    process that only watches, `run_name` (as in a run id) where any run will do.
     """
 
     name: str
     incarnation: int
+    run_name: str = ""
     run_id: str = ""
     layout_digest: str = ""
     epoch: Epoch = NO_EPOCH
@@ -60,7 +60,7 @@ class Hello:
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= MAX_NAME:
             raise ValueError(f"Hello.name has {len(self.name)} characters; allowed is 1 to {MAX_NAME}")
-        check_text(self, run_id=MAX_NAME, layout_digest=MAX_NAME)
+        check_text(self, run_name=MAX_NAME, run_id=MAX_NAME, layout_digest=MAX_NAME)
         check_range(self, incarnation=(1, 2**64 - 1), step=(0, MAX_COUNT))
         check_epoch(self, self.epoch)
         if len(self.stamps) > MAX_FRAGMENTS:
@@ -201,7 +201,9 @@ class Goodbye:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusQuery:
-    """Somebody wants to know how the run is; answered by a `Status`, also to processes that never said hello."""
+    """Anybody asks how the run is, or (`layout`) for its layout; answered by a `Status`, also to strangers."""
+
+    layout: bool = False
 
 
 # ---- syncer to learner, control road
@@ -356,7 +358,7 @@ class Farewell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """The answer to a `StatusQuery`; its body is a map of what `zdiloco status --json` prints."""
+    """The answer to a `StatusQuery`; its body is a map: what `zdiloco status --json` prints, or the run's layout."""
 
     body: Body
 

@@ -22,12 +22,14 @@ from zdiloco.core.machine import (
 from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
 from zdiloco.core.progress import Intake
 from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
-from zdiloco.units import Epoch, MemberKey, Stamp
+from zdiloco.units import Epoch, MemberKey, Stamp, run_name_in
 
 if TYPE_CHECKING:
     from zdiloco.core.syncer import SyncerMachine
 
 _P = SyncerPhase
+MOST_TURNED_AWAY = 256
+"""So many of those who were turned away are remembered, to name each once."""
 
 
 class Reception:
@@ -37,6 +39,7 @@ class Reception:
         self.syncer = syncer
         self.donation = Donation()
         self.recovery: Recovery | None = None
+        self.turned_away: set[MemberKey] = set()
 
     def start_from(self, known: KnownState, now: float) -> None:
         """A syncer starts again: what its disk holds, until the fleet has been asked for newer states."""
@@ -99,13 +102,13 @@ class Reception:
         for key, hello in waiting.items():
             actions += self._welcome(key, hello, now)
         self.syncer.beat_at = now
-        return actions
+        return actions + self.syncer.waiting.look()
 
     def hello(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
         """A process introduces itself: welcome it, tell it to wait and why, or turn it away."""
         refusal = self._check_hello(key, hello)
         if refusal:
-            return [Send(key=key, message=refusal)]
+            return [*self._note_once(key, refusal), Send(key=key, message=refusal)]
         starting = self.syncer.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING)
         if not starting and hello.run_id and hello.epoch > self.syncer.epoch:
             return self.syncer.fence(hello.epoch)
@@ -125,12 +128,28 @@ class Reception:
             return [Send(key=key, message=self.syncer.farewell)]
         return self._welcome(key, hello, now)
 
+    def _note_once(self, key: MemberKey, refusal: Unwelcome) -> list[SyncerAction]:
+        """Whoever is turned away is named in the log, however often it asks."""
+        if key in self.turned_away:
+            return []
+        if len(self.turned_away) >= MOST_TURNED_AWAY:
+            self.turned_away.clear()
+        self.turned_away.add(key)
+        return [Note(what=f"{key.name} is turned away", why=refusal.text, level="warning")]
+
     def _check_hello(self, key: MemberKey, hello: Hello) -> Unwelcome | None:
         if hello.epoch.counter >= MAX_EPOCH:
             return Unwelcome(reason="run", text=f"epoch {hello.epoch.counter} cannot be", fatal=True)
-        if hello.run_id and hello.run_id != self.syncer.run_id:
+        serves = self.syncer.run_id
+        if hello.run_name and hello.run_name != run_name_in(serves):
             text = (
-                f"you belong to run {hello.run_id!r}, this syncer serves {self.syncer.run_id!r}: take the run.toml of "
+                f"your run.name is {hello.run_name!r}, this syncer serves {run_name_in(serves)!r} ({serves}): take the "
+                "run.toml of that run, or net.connect and net.port of yours"
+            )
+            return Unwelcome(reason="run", text=text, fatal=True)
+        if hello.run_id and hello.run_id != serves:
+            text = (
+                f"you belong to run {hello.run_id!r}, this syncer serves {serves!r}: take the run.toml of "
                 "that run, or start this learner anew"
             )
             return Unwelcome(reason="run", text=text, fatal=True)

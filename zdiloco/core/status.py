@@ -26,6 +26,7 @@ def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
         "mean_participants": machine.contributions / machine.rounds if machine.rounds else 0.0,
         "quorum": desk.quorum(),
         "live": len(machine.fleet.counted()),
+        "waits": machine.waiting.why(),
         "max_open_rounds": desk.max_open() if desk.fragments else 0,
         "sync_period": machine.params.sync_period,
         "averages_s": {

@@ -61,6 +61,7 @@ from zdiloco.core.messages import (
 from zdiloco.core.params import SyncParams
 from zdiloco.core.reception import Reception
 from zdiloco.core.start import TABLE, KnownState, SyncerPhase, SyncerTurn
+from zdiloco.core.waiting import Waiting
 from zdiloco.core.weights import weight_of
 from zdiloco.errors import MachineError
 from zdiloco.units import NO_EPOCH, Epoch, Stamp
@@ -87,6 +88,7 @@ class SyncerMachine:
         self.intakes = Intakes(params, self.desk, self.fleet)
         self.reception = Reception(self)
         self.ending = Ending(self)
+        self.waiting = Waiting(self)
         self.progress = 0.0
         self.base_tokens = 0.0
         self.merged_tokens = 0.0
@@ -149,7 +151,7 @@ class SyncerMachine:
     def _message(self, event: Received, now: float) -> list[SyncerAction]:
         message, key = event.message, event.key
         if isinstance(message, StatusQuery):
-            return [ServeStatus(key=key)]
+            return [ServeStatus(key=key, layout=message.layout)]
         if isinstance(message, Hello):
             return self.reception.hello(key, message, now)
         if isinstance(message, LayoutOffer | InitialOffer):
@@ -291,7 +293,7 @@ class SyncerMachine:
     def _turn(self, now: float) -> list[SyncerAction]:
         actions: list[SyncerAction] = []
         if self.phase is _P.EMPTY:
-            actions += self.reception.donation.judge_silence(now, self.params.gone_after_s)
+            actions += [*self.reception.donation.judge_silence(now, self.params.gone_after_s), *self.waiting.look()]
         if self.phase is _P.RECOVERING and self.reception.recovery and self.reception.recovery.over(now):
             actions += self.reception.finish_recovery()
         if self.phase in (_P.RUNNING, _P.DRAINING):
@@ -336,7 +338,7 @@ class SyncerMachine:
         """Somebody came, went or began: judge everything again."""
         self.desk.begin_turn(now)
         self.desk.look_again(now)
-        return self.close(self.desk.judge(now))
+        return [*self.waiting.look(), *self.close(self.desk.judge(now))]
 
     def close(self, closings: Sequence[Closing]) -> list[SyncerAction]:
         """Merge what closes."""

@@ -224,9 +224,10 @@ class Serve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeStatus:
-    """Answer a status query of this peer."""
+    """Answer a status query of this peer; `layout`: with the run's layout."""
 
     key: MemberKey
+    layout: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

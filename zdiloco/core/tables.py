@@ -20,7 +20,7 @@ class Unwelcomes(StrEnum):
     """Why a process is not taken in (`Unwelcome.reason`); its text says what to do."""
 
     RUN = "run"
-    """It belongs to another run: it ends."""
+    """It belongs to another run, by its id or its name: it ends."""
     LAYOUT = "layout"
     """Its model has another layout: it ends."""
     DONATION = "donation"
@@ -29,6 +29,8 @@ class Unwelcomes(StrEnum):
     """A newer process of its name has joined: it ends."""
     UNKNOWN = "unknown"
     """This syncer does not know it (any more): it says hello again."""
+    VERSION = "version"
+    """It speaks another version of the protocol, and so reads no more of this than that: it ends."""
     STARTING = "starting"
     """The syncer has no sealed epoch yet: it says hello again a little later."""
 

@@ -20,18 +20,19 @@ from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.messages import Welcome
 from zdiloco.errors import LinkError, MachineError
 from zdiloco.node.counters import CounterFile
+from zdiloco.node.difference import difference
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner_acts import LearnerActs, LearnerParts, error_of
 from zdiloco.node.learner_body import LearnerBody, forget_inner, layout_for
 from zdiloco.node.loop import Loop
-from zdiloco.node.params import Settings, check_name
+from zdiloco.node.params import Settings, check_name, whole_tokens
 from zdiloco.node.roads import Roads
 from zdiloco.node.sockets import Road, check_library, dial, new_incarnation
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
 from zdiloco.tensor.binding import Binding
-from zdiloco.units import NO_EPOCH, Epoch, MemberKey
+from zdiloco.units import NO_EPOCH, RUN_NAME_CHARS, Epoch, MemberKey
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,9 @@ class LearnerNode:
         self._stepped_at: float | None = None
         key = MemberKey(name, new_incarnation())
         self.machine = LearnerMachine(
-            key, settings.sync, settings.learner, shares=self.layout.shares, layout_digest=self.layout.digest
-        )
+            key, settings.sync, settings.learner, shares=self.layout.shares, layout_digest=self.layout.digest,
+            run_name=settings.run.name[:RUN_NAME_CHARS],
+        )  # fmt: skip
         self._counters = CounterFile(settings.run.path, key, len(self.layout.fragments))
         self._body = LearnerBody(Binding(model, self.layout), settings.learner.codec)
         self.wake = Wake()
@@ -100,8 +102,10 @@ class LearnerNode:
     def step(self, tokens: int) -> None:
         """Say that an inner step over `tokens` tokens is done; adopts and snapshots at this boundary, and returns.
 
-        After the end it does nothing. Raises MachineError (a thread died), ConfigError (`requires_grad` has changed).
+        After the end it does nothing. Raises MachineError (a thread died), ConfigError (`tokens` that cannot be, or
+        `requires_grad` has changed).
         """
+        tokens = whole_tokens(tokens, self.settings.sync.max_step_tokens)
         self._raise_failure()
         if self._finish is not None or self._closed:
             return
@@ -234,6 +238,7 @@ class LearnerNode:
         self.wake.post(lambda: self._feed(m.Started()))
         while not self._ready.is_set() and self._finish is None:
             self._raise_failure()
+            self._roads.check_version()
             if self._hooks.abandon():
                 raise LinkError(f"{self.key.name} has not joined: the waiting was ended")
             self._boundary(m.Boundary())
@@ -242,7 +247,7 @@ class LearnerNode:
             if not told and self._clock() - began > WAITING_NOTICE_S:
                 told, net = True, self.settings.net
                 log.warning("%s waits for the syncer at %s:%d", self.key.name, net.connect, net.port)
-        error = error_of(self._stopped)
+        error = error_of(self._stopped, lambda: difference(self.settings.net, self.layout))
         if error is not None:
             raise error
 

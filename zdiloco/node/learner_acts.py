@@ -241,12 +241,12 @@ class LearnerActs:
     }
 
 
-def error_of(stop: m.Stop | None) -> ZdilocoError | None:
-    """What to raise for a stop with an exit code above 0."""
+def error_of(stop: m.Stop | None, difference: Callable[[], str] = str) -> ZdilocoError | None:
+    """What to raise for a stop with an exit code above 0. `difference` is asked where the model is not the run's."""
     if stop is None or not stop.exit_code:
         return None
     kinds: dict[int, type[ZdilocoError]] = {2: ConfigError, 3: LinkError}
-    return kinds.get(stop.exit_code, MachineError)(stop.reason)
+    return kinds.get(stop.exit_code, MachineError)(stop.reason + (difference() if stop.word == "layout" else ""))
 
 
 def contribution_name(fragment: int, seq: int) -> str:

@@ -38,6 +38,7 @@ class Query:
             self.close()
             raise
         self._answer: dict[str, Any] | None = None
+        self._question = StatusQuery()
         self._coming = ""
         self._asked_at = float("-inf")
         self._ends = float("inf")
@@ -50,11 +51,16 @@ class Query:
         params = net.inbox(MAX_STATUS_BYTES)
         self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=False)
 
-    def ask(self, timeout_s: float) -> dict[str, Any]:
-        """Return the syncer's status. Raises LinkError where no answer comes within `timeout_s`."""
+    def ask(self, timeout_s: float, *, layout: bool = False) -> dict[str, Any]:
+        """Return the syncer's status, or with `layout` that of its run.
+
+        Raises LinkError where no answer comes within `timeout_s`, ConfigError where it has another protocol version.
+        """
+        self._question = StatusQuery(layout=layout)
         self._answer, self._asked_at, self._ends = None, float("-inf"), self._clock() + timeout_s
         while self._clock() < self._ends:
             self._loop.step(self)
+            self._roads.check_version()
             found = self._found()
             if found is not None:
                 return found
@@ -93,7 +99,7 @@ class Query:
         """Ask again where no answer has come, nor is on its way."""
         if now >= self._asked_at + ASK_AGAIN_S and not self._coming:
             self._asked_at = now
-            self._roads.send(SYNCER, StatusQuery())
+            self._roads.send(SYNCER, self._question)
         self._transfers.turn(now)
 
     def deadline(self) -> float | None:

@@ -3,9 +3,11 @@
 Rule: a send never blocks and never raises because of a peer. A control message that the socket refuses waits in a
 bounded queue of its peer, the oldest going first over board (the machines repeat what matters); a chunk waits once,
 however often the peer asks for it, so what is on offer bounds the queue. What a peer sends and does not parse is
-counted, and that is all.
+counted, and that is all; but one that speaks another version of the protocol is told so in ours, which it cannot read
+either, and so learns it.
 """
 
+import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,13 +16,15 @@ from typing import Any, NamedTuple
 import zmq
 
 from zdiloco.core.machine import SYNCER
-from zdiloco.core.messages import Heartbeat, Hello, Report, StatusQuery
-from zdiloco.errors import MalformedFrame, PeerError, VersionMismatch
+from zdiloco.core.messages import Heartbeat, Hello, Report, StatusQuery, Unwelcome
+from zdiloco.errors import ConfigError, MalformedFrame, PeerError, VersionMismatch
 from zdiloco.node.sockets import Road, identity_of, key_of
 from zdiloco.units import MemberKey
 from zdiloco.wire.encoding import decode, encode
 from zdiloco.wire.outbox import ChunkOut
 from zdiloco.wire.transfer import Chunk
+
+log = logging.getLogger(__name__)
 
 CONTROL_WAITING = 256
 """Most control messages that wait for one peer; above it the oldest is dropped."""
@@ -59,6 +63,7 @@ class Roads:
         self.server = server
         self.counts: dict[MemberKey, Counts] = {}
         self.strangers: Counter[str] = Counter()
+        self.version = ""
         self._control: dict[MemberKey, deque[tuple[type, bytes]]] = {}
         self._bulk: dict[MemberKey, OrderedDict[tuple[str, int], ChunkOut]] = {}
 
@@ -96,10 +101,26 @@ class Roads:
             ):
                 raise MalformedFrame("a payload belongs to a chunk, and a chunk to the bulk road")
         except PeerError as error:
-            kind = "version" if isinstance(error, VersionMismatch) else "frame"
-            counts.malformed[kind] += 1
+            if isinstance(error, VersionMismatch):
+                self._other_version(road, key, error)
+            else:
+                counts.malformed["frame"] += 1
             return None
         return Arrival(key, message, frames[1].buffer if len(frames) == 2 else None)
+
+    def _other_version(self, road: Road, key: MemberKey, error: VersionMismatch) -> None:
+        counts = self.of(key)
+        counts.malformed["version"] += 1
+        self.version = self.version or str(error)
+        if self.server and road is Road.CONTROL:
+            if counts.malformed["version"] == 1:
+                log.warning("%s is turned away why=%r", key.name, str(error))
+            self.send(key, Unwelcome(reason="version", text=str(error), fatal=True))
+
+    def check_version(self) -> None:
+        """Raise ConfigError where somebody has spoken another version of the protocol; both are named."""
+        if self.version:
+            raise ConfigError(self.version)
 
     # ---- sending
 

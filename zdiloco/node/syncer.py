@@ -18,6 +18,7 @@ from zdiloco.errors import ConfigError, MachineError, ZdilocoError
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.journal import Journal
 from zdiloco.node.loop import Loop
+from zdiloco.node.opening import load_cut
 from zdiloco.node.params import Settings
 from zdiloco.node.roads import Roads
 from zdiloco.node.shelf import Shelf
@@ -30,7 +31,7 @@ from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
 from zdiloco.tensor.layout import Layout
-from zdiloco.units import Epoch, MemberKey
+from zdiloco.units import Epoch, MemberKey, run_id_of
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ REBIND_S = 2.0
 class SyncerNode:
     """One syncer process: opens its run folder and its ports; then `run` blocks until the run or the process ends.
 
-    Afterwards `exit_code` and `reason` say how it ended. Raises ConfigError (a port or run folder in use, a wrong key),
-    StoreError (a checkpoint that cannot be used).
+    Afterwards `exit_code` and `reason` say how it ended. Raises ConfigError (a port or run folder in use, a wrong key,
+    a checkpoint that cannot be used), StoreError (a full disk).
     """
 
     def __init__(self, settings: Settings, *, fresh: bool = False, hooks: Hooks | None = None) -> None:
@@ -71,9 +72,7 @@ class SyncerNode:
 
     def _open(self, fresh: bool) -> None:
         run = self.settings.run
-        cut = self.store.load()
-        if cut is not None and fresh:
-            raise ConfigError(f"run.dir {run.dir} holds a checkpoint: --fresh wants a folder without one")
+        cut = load_cut(self.store, run, fresh=fresh)
         self.body = SyncerBody(self.settings.merge, run.init)
         layout = self.body.restore(cut) if cut is not None else None
         self._workers: list[Worker] = []
@@ -95,7 +94,7 @@ class SyncerNode:
         run = self.settings.run
         self.machine = SyncerMachine(
             self.settings.sync,
-            run_id=cut.run_id if cut else f"{run.name[:40]}-{secrets.token_hex(6)}",
+            run_id=cut.run_id if cut else run_id_of(run.name, secrets.token_hex(6)),
             ident=secrets.randbits(64),
             now=self.clock(),
             target_tokens=run.target_tokens,

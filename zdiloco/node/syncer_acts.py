@@ -70,7 +70,7 @@ class SyncerActs:
         self._stamps: dict[int, Stamp] = {}
         self._answers = 0
         self._answered: dict[MemberKey, str] = {}
-        self._status = b""
+        self._status = self._layout = b""
         self._status_until = float("-inf")
         self._donor: MemberKey | None = None
         self._early: list[m.Fetch] = []
@@ -332,6 +332,7 @@ class SyncerActs:
         key, now, shelf = action.key, self._parts.clock(), self._parts.shelf
         if now >= self._status_until:
             self._status, self._status_until = encode_map(self._parts.status()), now + STATUS_FRESH_S
+            self._layout = b""
             self._answered = {peer: name for peer, name in self._answered.items() if shelf.body(name) is not None}
         if key in self._answered:
             shelf.drop(self._answered[key])
@@ -339,7 +340,11 @@ class SyncerActs:
         self._answers += 1
         name, net = f"s/{self._answers}", self._parts.settings.net
         slot = ("status", key)
-        body = shelf.put(slot, name, self._status, now, chunk_bytes=net.chunk_bytes, idle_s=STATUS_IDLE_S)
+        if action.layout:
+            layout = self._parts.body.layout
+            self._layout = self._layout or encode_map(layout.to_obj() if layout else {})
+        answer = self._layout if action.layout else self._status
+        body = shelf.put(slot, name, answer, now, chunk_bytes=net.chunk_bytes, idle_s=STATUS_IDLE_S)
         shelf.retire(slot)
         self._answered[key] = name
         self._parts.roads.send(key, Status(body=body))

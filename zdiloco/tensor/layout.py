@@ -139,25 +139,28 @@ def layout_of(model: nn.Module, *, num_fragments: int, strategy: str = "balanced
     return Layout(fragments=fragments, ties=found.ties, strategy=strategy)
 
 
-def first_difference(a: Layout, b: Layout) -> str:
-    """Say in words where two layouts first differ, by name; an empty text where they mean the same."""
+def first_difference(a: Layout, b: Layout, first: str = "the first layout", second: str = "the second") -> str:
+    """Say in words where two layouts (so called) first differ, by name; an empty text where they mean the same."""
     ours, theirs = ({tensor.name: tensor for tensor in layout.tensors} for layout in (a, b))
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in theirs:
-            return f"tensor {ours[name]} is only in the first layout"
+            return f"tensor {ours[name]} is only in {first}"
         if name not in ours:
-            return f"tensor {theirs[name]} is only in the second layout"
+            return f"tensor {theirs[name]} is only in {second}"
         if ours[name] != theirs[name]:
-            return f"tensor {ours[name]} in the first layout is {theirs[name]} in the second"
+            return f"tensor {ours[name]} in {first} is {theirs[name]} in {second}"
     for tie in sorted(set(a.ties) ^ set(b.ties)):
-        return f"tied weights {' = '.join(tie)} are only in the {'first' if tie in a.ties else 'second'} layout"
+        return f"tied weights {' = '.join(tie)} are only in {first if tie in a.ties else second}"
     if len(a.fragments) != len(b.fragments):
-        return f"the first layout has {len(a.fragments)} fragments, the second {len(b.fragments)}"
+        counts = f"{first} has {len(a.fragments)} fragments, {second} {len(b.fragments)}"
+        of_a, of_b = ({t.name: f.index for f in layout.fragments for t in f.tensors} for layout in (a, b))
+        moved = next((name for name in sorted(of_a) if of_a[name] != of_b[name]), None)
+        return counts + (f"; tensor {moved!r} is in {of_a[moved]} and {of_b[moved]}" if moved else "")
     for here, there in zip(a.fragments, b.fragments, strict=True):
         for one, other in itertools.zip_longest(here.tensors, there.tensors):
             if one != other:
                 said = [repr(tensor.name) if tensor else "nothing" for tensor in (one, other)]
-                return f"fragment {here.index} holds {said[0]} in the first layout where the second holds {said[1]}"
+                return f"fragment {here.index} holds {said[0]} in {first} where {second} holds {said[1]}"
     return ""
 
 
