@@ -5,6 +5,7 @@ allowed. Nothing is taken from the environment; `section.key=value` overrides co
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -132,12 +133,19 @@ def _section(section: str, table: Mapping[str, Any], origin: Mapping[str, str], 
             values[name] = msgspec.convert(value, hints[name], strict=True)
         except msgspec.ValidationError as error:
             allowed = _type_name(hints[name])
-            raise ConfigError(f"{place}: {path} is {shown(value)}; allowed is {allowed} ({error})") from error
+            raise ConfigError(f"{place}: {path} is {shown(value)}; allowed is {allowed}") from error
     try:
         return owner(**values)
     except ConfigError as error:
-        places = sorted({origin.get(f"{section}.{name}", source) for name in values if name in str(error)})
+        named = (name for name in values if _names(str(error), section, name))
+        places = sorted({origin.get(f"{section}.{name}", source) for name in named})
         raise ConfigError(f"{', '.join(places) or source}: {error}") from error
+
+
+def _names(text: str, section: str, name: str) -> bool:
+    """Whether an error is about this key, too. Without its section only a name that is no English word counts."""
+    path = rf"{section}\.{name}"
+    return bool(re.search(rf"\b{path}\b" + (rf"|\b{name}\b" if "_" in name else ""), text))
 
 
 def _parse_override(text: str) -> tuple[str, str, Any]:
