@@ -96,10 +96,44 @@ def test_a_value_out_of_range_names_the_override_it_came_from() -> None:
         from_tree({"sync": {"min_quorum": 2}}, ["sync.gamma=7"], source="run.toml")
 
 
-@pytest.mark.parametrize("damage", ["missing", "broken", "binary"])
+DAMAGES = {
+    "broken": b"[sync\n",
+    "binary": b"\xff\xfe\x00",
+    "huge": b"#" * 2**21,
+    "deep": b"a = " + b"[" * 100_000,
+    "long": b"[sync]\nmin_quorum = " + b"9" * 10_000,
+}
+
+
+@pytest.mark.parametrize("damage", ["missing", *DAMAGES])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "run.toml"
     if damage != "missing":
-        path.write_bytes(b"[sync\n" if damage == "broken" else b"\xff\xfe\x00")
+        path.write_bytes(DAMAGES[damage])
     with pytest.raises(ConfigError, match=re.escape(str(path))):
         load(path)
+
+
+def test_a_wrong_value_is_shown_as_far_as_it_helps() -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_tree({}, ["sync.min_quorum=" + "[" * 10_000])
+    assert len(str(caught.value).partition(": ")[2]) < 300
+
+
+def test_only_the_keys_of_an_error_are_blamed() -> None:
+    """`name` is also an English word."""
+    with pytest.raises(ConfigError, match=r"^--set run.dir=: run.dir is empty; it must name a place$"):
+        from_tree({"run": {"name": "x"}}, ["run.dir="], source="run.toml")
+    with pytest.raises(ConfigError, match=r"^--set sync.beat_every_s=9, run.toml: "):
+        from_tree({"sync": {"suspect_after_s": 2.0}}, ["sync.beat_every_s=9"], source="run.toml")
+
+
+@pytest.mark.parametrize("host", ["", " ", "a b", "tcp://a", "[::1]", "a\n"])
+def test_what_is_no_host(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"net\.connect is "):
+        from_tree({"net": {"connect": host}})
+
+
+@pytest.mark.parametrize("host", ["10.0.0.5", "node-7.example", "::1", "fe80::1%eth0", "localhost"])
+def test_what_is_a_host(host: str) -> None:
+    assert from_tree({"net": {"connect": host}}).net.connect == host

@@ -129,7 +129,7 @@ class Stage:
 
     def command(self, *arguments: str, label: str = "") -> Child:
         """Start a `zdiloco` command."""
-        return self._start(label or arguments[0], ["-m", "zdiloco.cli", *arguments])
+        return self.start(label or arguments[0], ["-m", "zdiloco.cli", *arguments])
 
     def sync(self, *options: str) -> Child:
         """Start `zdiloco sync`."""
@@ -143,16 +143,17 @@ class Stage:
         """Start a user's own script. `pace_s`: how long it rests after each step."""
         own = self.folder / "own_script.py"
         shutil.copy(Path(__file__).parent / "own_script.py", own)
-        return self._start(f"script-{name}", [str(own), str(self.toml), name, str(seed), str(pace_s)])
+        return self.start(f"script-{name}", [str(own), str(self.toml), name, str(seed), str(pace_s)])
 
     def spoiled(self, name: str, fault: str, steps: int, *, seed: int = 9, pace_s: float = 0.005) -> Child:
         """Start a user's script that is broken, as `spoiled_script.py` says, in its first `steps` steps."""
         for script in ("own_script.py", "spoiled_script.py"):
             shutil.copy(Path(__file__).parent / script, self.folder / script)
         own = str(self.folder / "spoiled_script.py")
-        return self._start(f"script-{name}", [own, str(self.toml), name, str(seed), str(pace_s), fault, str(steps)])
+        return self.start(f"script-{name}", [own, str(self.toml), name, str(seed), str(pace_s), fault, str(steps)])
 
-    def _start(self, label: str, arguments: list[str]) -> Child:
+    def start(self, label: str, arguments: list[str]) -> Child:
+        """Start a Python process with these arguments."""
         self._children.append(Child(self.folder, f"{len(self._children)}-{label}", arguments))
         return self._children[-1]
 

@@ -176,6 +176,21 @@ def test_a_leave_in_order_is_0_and_an_interrupt_130(
     ]  # fmt: skip
 
 
+def test_a_signal_that_came_early_is_heard_by_whoever_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    early: list[str] = []
+    late: list[str] = []
+    leaving = Leaving(early.append)
+    leaving.becomes(late.append)
+    assert late == []
+    leaving._handle(15, None)
+    assert (early, late) == ([], ["SIGTERM"])
+    leaving = Leaving(early.append)
+    leaving._handle(2, None)
+    leaving.becomes(late.append)
+    assert (early, late) == (["SIGINT"], ["SIGTERM", "SIGINT"])
+
+
 def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
