@@ -7,6 +7,8 @@
 #
 #   ZDILOCO_PYTHON       the Python to use instead of the first fit one on PATH
 #   ZDILOCO_TORCH_INDEX  where CPU wheels of torch lie (for Linux without an NVIDIA GPU); empty: ask no such place
+#   ZDILOCO_USE_TORCH    "installed": the torch that this Python has already, found through a .pth file; "fetched": one
+#                        of .venv's own. Once made, .venv stays as it is until the other one is asked for
 
 venv_say() {
     printf 'zdiloco: %s\n' "$*" >&2
@@ -22,13 +24,50 @@ venv_sum() {
     cat "$root/requirements.lock" "$root/pyproject.toml" "$root/bin/venv.sh" | cksum
 }
 
+# What the first use does and what can be set about it: part of the help of both scripts.
+venv_help() {
+    cat <<'TEXT'
+The first use makes .venv in the checkout: about 280 MB of packages are fetched, once, and 1.2 GB of disk are used.
+
+  ZDILOCO_PYTHON=PYTHON        use this Python (3.11 or newer, with its venv module), not the first fit one on PATH
+  ZDILOCO_USE_TORCH=installed  use the torch (2.6 or newer) that this Python has, and fetch none; =fetched: the reverse
+  ZDILOCO_TORCH_INDEX=URL      where CPU wheels of torch lie, for Linux without an NVIDIA GPU; empty: nowhere
+TEXT
+}
+
+# Where nothing could work says so before anything is made.
+venv_check_machine() {
+    case ${ZDILOCO_USE_TORCH:-} in
+        '' | installed | fetched) ;;
+        *) venv_fail "ZDILOCO_USE_TORCH is '$ZDILOCO_USE_TORCH': allowed is 'installed', 'fetched', or nothing" ;;
+    esac
+    case $(uname -s) in
+        MINGW* | MSYS* | CYGWIN* | Windows*)
+            venv_fail "Windows is not supported: run this in a Linux of WSL 2 (wsl --install), from a checkout made there"
+            ;;
+        Darwin)
+            own=fetched
+            [ ! -e "$root/.venv/.torch" ] || own=installed
+            if [ "$(uname -m)" = x86_64 ] && [ "${ZDILOCO_USE_TORCH:-$own}" != installed ]; then
+                venv_fail "macOS on Intel: there is no torch 2.6 for it; use Apple silicon (and a shell that is not" \
+                    "translated by Rosetta), Linux, or a build of your own with ZDILOCO_USE_TORCH=installed"
+            fi
+            ;;
+    esac
+}
+
 venv_is_ready() {
+    case ${ZDILOCO_USE_TORCH:-} in
+        installed) [ -e "$root/.venv/.torch" ] || return 1 ;;
+        fetched) [ ! -e "$root/.venv/.torch" ] || return 1 ;;
+    esac
     [ -x "$root/.venv/bin/python" ] && [ -r "$root/.venv/.zdiloco" ] &&
         [ "$(cat "$root/.venv/.zdiloco")" = "ready $(venv_sum) $root" ]
 }
 
 prepare_venv() {
     venv_is_ready && return 0
+    venv_check_machine
     [ -w "$root" ] || venv_fail "cannot write to $root, where .venv is to be made: use a checkout of your own"
     venv_find_python
     exec 9>>"$root/.venv.lock"
@@ -61,7 +100,7 @@ venv_find_python() {
     else
         set -- python3.11 python3.12 python3.13 python3.14 python3
     fi
-    old='' bare=''
+    old='' bare='' alone=''
     for candidate; do
         # Old Pythons must be able to read this, too.
         version=$("$candidate" -c '
@@ -73,14 +112,26 @@ try:
     import ensurepip, venv
 except ImportError:
     sys.exit(4)
-' 2>/dev/null)
+if sys.argv[1:] == ["installed"]:
+    from importlib import metadata
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        sys.exit(5)
+    if [int(part) for part in found.split(".")[:2]] < [2, 6]:
+        sys.stdout.write(" with torch " + found)
+        sys.exit(5)
+' "${ZDILOCO_USE_TORCH:-}" 2>/dev/null)
         case $? in
             0) python=$candidate && return 0 ;;
             3) old="$candidate is Python $version" ;;
             4) bare=$candidate ;;
+            5) alone="$candidate is Python $version" ;;
         esac
     done
     ask='or name another Python 3.11 or newer in ZDILOCO_PYTHON'
+    [ -z "$alone" ] || venv_fail "$alone, and ZDILOCO_USE_TORCH=installed needs torch 2.6 or newer there:" \
+        "install it, or name the Python that has it in ZDILOCO_PYTHON"
     [ -z "$bare" ] || venv_fail "$bare has no venv module: install it (Debian, Ubuntu: apt install python3-venv), $ask"
     [ -z "$old" ] || venv_fail "$old, too old: install Python 3.11 or newer, $ask"
     [ -z "${ZDILOCO_PYTHON:-}" ] || venv_fail "ZDILOCO_PYTHON=$ZDILOCO_PYTHON does not run: name a Python 3.11 or newer"
@@ -88,8 +139,10 @@ except ImportError:
 }
 
 venv_make() {
-    venv=$root/.venv mark=$root/.venv/.zdiloco log=$root/.venv/pip.log
+    venv=$root/.venv mark=$root/.venv/.zdiloco log=$root/.venv/pip.log lock=$root/requirements.lock
     before=$(cat "$mark" 2>/dev/null)
+    torch=${ZDILOCO_USE_TORCH:-fetched}
+    [ ! -e "$venv/.torch" ] || torch=${ZDILOCO_USE_TORCH:-installed}
     if [ ! -e "$mark" ] && [ -e "$venv/pyvenv.cfg" ] && [ -x "$venv/bin/python" ]; then
         venv_fail "$venv was not made by this command: move it away, or delete it"
     fi
@@ -101,27 +154,58 @@ venv_make() {
             ;;
         *) before='' ;;
     esac
+    [ "$torch" = installed ] && [ ! -e "$venv/.torch" ] && before=''
+    [ "$torch" = fetched ] && [ -e "$venv/.torch" ] && before=''
     if [ -n "$before" ]; then
         venv_say "requirements have changed: bringing $venv up to date"
     else
         venv_say "making $venv with $("$python" --version 2>&1) (once; some minutes)"
-        venv_say "it fetches about 280 MB of packages: torch for CPU 200 MB, the rest 80 MB, unless they are at hand"
-        rm -rf "$venv" && mkdir "$venv" || venv_fail "cannot make $venv anew: look at its owner and rights"
+        if [ "$torch" = installed ]; then
+            venv_say "it fetches about 80 MB of packages, and takes the torch that this Python has"
+        else
+            venv_say "it fetches about 280 MB of packages: torch for CPU 200 MB, the rest 80 MB, unless they are at hand"
+        fi
+        { rm -rf "$venv" && mkdir "$venv"; } || venv_fail "cannot make $venv anew: look at its owner and rights"
     fi
     echo building >"$mark"
     [ -n "$before" ] || "$python" -m venv --prompt zdiloco "$venv" >"$log" 2>&1 || venv_explain "making $venv"
-    venv_install_torch
-    venv_pip -r "$root/requirements.lock" || venv_explain "installing the packages of requirements.lock"
+    if [ "$torch" = installed ]; then
+        rm -f "$venv/lib/"python*/site-packages/zdiloco-torch.pth
+        lock=$venv/requirements.lock
+        sed '/^torch==/d' "$root/requirements.lock" >"$lock"
+    else
+        venv_install_torch
+    fi
+    venv_pip -r "$lock" || venv_explain "installing the packages of requirements.lock"
     # No build isolation: the setuptools just installed builds it, and no network is needed.
     venv_pip --no-deps --no-build-isolation -e "$root" || venv_explain "installing zdiloco itself"
+    [ "$torch" = fetched ] || venv_borrow_torch
     printf 'ready %s %s\n' "$(venv_sum)" "$root" >"$mark"
     trap - INT TERM
+}
+
+# Lets .venv see the packages of the Python it was made from, after its own: last, so that pip does not count them. By
+# the folder where torch lies, since that Python may be an environment itself, which --system-site-packages skips.
+venv_borrow_torch() {
+    if [ -s "$venv/.torch" ]; then
+        place=$(cat "$venv/.torch")
+    else
+        place=$("$python" -c '
+import importlib.util, os
+print(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin)))
+') || venv_fail "$python has no torch any more"
+    fi
+    for site in "$venv/lib/"python*/site-packages; do
+        printf '%s\n' "$place" >"$site/zdiloco-torch.pth" || venv_fail "cannot write to $site"
+    done
+    "$venv/bin/python" -c 'import torch' >"$log" 2>&1 || venv_explain "loading the torch in $place"
+    printf '%s\n' "$place" >"$venv/.torch"
 }
 
 # The log holds the output of the newest command only: that of a failure.
 venv_pip() {
     PIP_USER=0 "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off \
-        --retries 2 --constraint "$root/requirements.lock" "$@" >"$log" 2>&1 </dev/null
+        --retries 2 --constraint "$lock" "$@" >"$log" 2>&1 </dev/null
 }
 
 # A wheel at hand (pip configured with find-links) wins. On Linux without an NVIDIA GPU the CPU build is asked for, as

