@@ -5,6 +5,7 @@ with the real one, makes straw environments, and lets the test say what its pip 
 """
 
 import dataclasses
+import os
 import pathlib
 import shutil
 import subprocess
@@ -106,3 +107,16 @@ def fit(checkout: Checkout) -> Checkout:
     """The checkout with a fit (straw) Python."""
     checkout.fake("python3.11", FAKE_PYTHON)
     return checkout
+
+
+def real_checkout(folder: pathlib.Path) -> tuple[pathlib.Path, dict[str, str]]:
+    """A checkout whose package does next to nothing, for real installations; and the environment of who uses it."""
+    root = folder / "a checkout"
+    shutil.copytree(ROOT / "bin", root / "bin")
+    for name in ("pyproject.toml", "requirements.lock", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, root)
+    (root / "zdiloco" / "cli").mkdir(parents=True)
+    (root / "zdiloco" / "__init__.py").touch()
+    (root / "zdiloco" / "cli" / "main.py").write_text("import sys\n\n\ndef main():\n    print(sys.argv[1:])\n")
+    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    return root, env

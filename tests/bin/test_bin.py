@@ -26,6 +26,7 @@ from tests.bin.conftest import (
     OLD_PYTHON,
     ROOT,
     Checkout,
+    real_checkout,
 )
 
 pytestmark = pytest.mark.proc
@@ -262,14 +263,7 @@ def test_a_real_first_use(tmp_path: pathlib.Path) -> None:
 
     Asks no other place for torch (ZDILOCO_TORCH_INDEX is empty), so without a wheel at hand the default build comes.
     """
-    root = tmp_path / "a checkout"
-    shutil.copytree(ROOT / "bin", root / "bin")
-    for name in ("pyproject.toml", "requirements.lock", "LICENSE", "README.md"):
-        shutil.copy(ROOT / name, root)
-    (root / "zdiloco" / "cli").mkdir(parents=True)
-    (root / "zdiloco" / "__init__.py").touch()
-    (root / "zdiloco" / "cli" / "main.py").write_text("import sys\n\n\ndef main():\n    print(sys.argv[1:])\n")
-    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    root, env = real_checkout(tmp_path)
     env["ZDILOCO_TORCH_INDEX"] = ""
     for _ in range(2):
         start = time.monotonic()

@@ -5,10 +5,11 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
-from tests.bin.conftest import LIMIT_S, ROOT, Checkout
+from tests.bin.conftest import LIMIT_S, ROOT, Checkout, real_checkout
 
 pytestmark = pytest.mark.proc
 SCRIPTS = sorted((ROOT / "bin").iterdir())
@@ -163,3 +164,27 @@ def test_a_python_that_has_gone_is_noticed(fit: Checkout) -> None:
     assert fit.run()[0] == 0
     assert fit.calls()[0] == "venv"
     assert os.access(python, os.X_OK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_real_first_use_of_an_installed_torch(tmp_path: pathlib.Path) -> None:
+    """That of the Python of these tests, an environment itself; two commands at once, of which one builds."""
+    root, env = real_checkout(tmp_path)
+    env |= {"ZDILOCO_USE_TORCH": "installed", "ZDILOCO_PYTHON": sys.executable}
+    command = [root / "bin" / "zdiloco", "two words"]
+    started = [
+        subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ended = [process.communicate(timeout=500) for process in started]
+    assert [(process.returncode, out) for process, (out, _) in zip(started, ended, strict=True)] == [
+        (0, "['two words']\n")
+    ] * 2, ended
+    assert sum("fetches about 80 MB" in err for _, err in ended) == 1
+    where = "import torch, zmq; print(torch.__file__); print(zmq.__file__)"
+    python = root / ".venv" / "bin" / "python"
+    done = subprocess.run([python, "-c", where], env=env, check=True, capture_output=True, text=True, timeout=60)
+    torch, zmq = done.stdout.splitlines()
+    assert not torch.startswith(str(root))
+    assert zmq.startswith(str(root))
