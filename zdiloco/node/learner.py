@@ -24,6 +24,7 @@ from zdiloco.node.difference import difference
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner_acts import LearnerActs, LearnerParts, error_of
 from zdiloco.node.learner_body import LearnerBody, forget_inner, layout_for
+from zdiloco.node.learner_view import LearnerView
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import Settings, check_name, whole_tokens
 from zdiloco.node.roads import Roads
@@ -47,7 +48,7 @@ SWITCH_S = 0.001
 """Longest hold of the interpreter lock when the training thread wants it; Python's own 5 ms would be felt in `step`."""
 
 
-class LearnerNode:
+class LearnerNode(LearnerView):
     """One learner process. The constructor returns when the model holds the run's published values.
 
     Raises ConfigError (the model, a key, or another run than expected), LinkError (replaced, abandoned, or the run is
@@ -114,53 +115,6 @@ class LearnerNode:
         seconds = now - self._stepped_at if self._stepped_at is not None else 0.0
         self._stepped_at = now
         self._boundary(m.StepDone(tokens=tokens, seconds=seconds))
-
-    @property
-    def finished(self) -> bool:
-        """Whether training is over, for whatever `reason`: leave the loop."""
-        return self._finish is not None
-
-    @property
-    def reached_target(self) -> bool:
-        """Whether it is over because the run has reached its target."""
-        return self._finish is not None and self._finish.finished
-
-    @property
-    def reason(self) -> str:
-        """Why training is over; empty while it is not."""
-        return self._finish.reason if self._finish else ""
-
-    @property
-    def exit_code(self) -> int:
-        """What the process should end with; above 0, the run goes on without this learner."""
-        with self._lock:  # `finished` and this are decided in one go
-            return self._stopped.exit_code if self._stopped else 0
-
-    @property
-    def progress(self) -> float:
-        """Merged tokens of the whole run ÷ its target, never falling; 0.0 where there is no target."""
-        return self.machine.global_progress
-
-    @property
-    def steps_since_join(self) -> int:
-        """Inner steps since this process has last loaded the published values."""
-        return self.machine.steps_since_join
-
-    @property
-    def key(self) -> MemberKey:
-        """Name and incarnation of this process."""
-        return self.machine.key
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How often what has happened to this process's contributions and updates: 'cut', 'refused: norm' and so on."""
-        return dict(self.machine.counts)  # copied in one go, whatever other threads do
-
-    @property
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far, all roads together, broadcasts included."""
-        counts = self._roads.of(m.SYNCER)
-        return counts.bytes_up, counts.bytes_down
 
     def close(self, reason: str = "the training loop has ended") -> None:
         """Leave in order: push what fits, say goodbye, end the threads; at most 5 s. Harmless when repeated."""
