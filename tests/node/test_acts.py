@@ -90,14 +90,13 @@ class StatusBench:
     def __init__(self) -> None:
         self.now, self.states = 0.0, 0
         self.outbox = Outbox()
-        self.shelf = Shelf(self.outbox)
-        self.bodies: list[Body] = []
         self.dropped: list[str] = []
+        self.shelf = Shelf(self.outbox, self.dropped.append)
+        self.bodies: list[Body] = []
         parts: Any = SimpleNamespace(
             shelf=self.shelf,
             roads=SimpleNamespace(
                 send=lambda key, message: self.bodies.append(message.body),
-                drop_transfer=lambda key, transfer: self.dropped.append(transfer),
             ),
             settings=SimpleNamespace(net=SimpleNamespace(chunk_bytes=1024)),
             clock=lambda: self.now,

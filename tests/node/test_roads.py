@@ -116,3 +116,21 @@ def test_an_identity_that_is_not_exactly_ours_is_dropped_and_counted(roads: Road
         assert receive(roads, wire, identity, beat) == [None]
     assert roads.strangers == {"identity": 4}
     assert roads.counts == {}
+
+
+def test_a_payload_that_is_let_go_waits_for_nobody(roads: Roads, wire: Wire) -> None:
+    """Two peers asked for it and read nothing: their chunks of it go, those of another payload stay."""
+    outbox = Outbox()
+    for name in ("t/1", "t/2"):
+        outbox.add(name, bytes(3000), 1024)
+        for key in (KEY, MemberKey("b", 8)):
+            chunks = outbox.on_credit(key, Credit(transfer=name, upto=3000, received=0))
+            assert isinstance(chunks, list)
+            roads.send_chunks(key, chunks)
+    roads.drop_everywhere("t/1")
+    wire.has_room = True
+    roads.flush(100)
+    assert len(wire.sent) == 6
+    assert all(b"t/2" in frames[1] for frames in wire.sent)
+    roads.drop_everywhere("t/2")
+    assert not roads.waiting

@@ -1,6 +1,6 @@
 """The shelf: the newest stays, the replaced stays while it is fetched."""
 
-from zdiloco.node.shelf import Shelf
+from zdiloco.node.shelf import MOST_REPLACED, Shelf
 from zdiloco.units import MemberKey
 from zdiloco.wire.outbox import Outbox
 from zdiloco.wire.transfer import Credit
@@ -59,3 +59,18 @@ def test_a_retired_slot_goes_when_idle_and_a_name_may_come_back() -> None:
     assert shelf.body("u/1") is None
     shelf.used(KEY, Credit(transfer="u/1", upto=10, received=0), 7.0)
     shelf.drop("u/1")
+
+
+def test_who_asks_for_everything_for_ever_does_not_make_it_grow() -> None:
+    """A peer gives credit for every state there ever was, again and again: those asked for last stay, and no more."""
+    dropped: list[str] = []
+    outbox = Outbox()
+    shelf = Shelf(outbox, dropped.append)
+    for number in range(100):
+        put(shelf, f"u/{number}", float(number))
+        for old in range(number + 1):
+            shelf.used(KEY, Credit(transfer=f"u/{old}", upto=10, received=0), number + old / 1000)
+        shelf.sweep(float(number))
+        assert outbox.held_bytes <= 100 * (1 + MOST_REPLACED)
+    assert dropped == [f"u/{number}" for number in range(99 - MOST_REPLACED)], "its chunks that wait go, too"
+    assert "u/99" in outbox

@@ -8,7 +8,7 @@ import zmq
 from zdiloco.errors import ConfigError
 from zdiloco.node import sockets
 from zdiloco.node.params import NetParams
-from zdiloco.node.sockets import Road, cast_hwm, dialling, identity_of, key_of, serving
+from zdiloco.node.sockets import Road, bulk_hwm, cast_hwm, dialling, identity_of, key_of, serving
 from zdiloco.units import MemberKey
 
 KEY = MemberKey("eu-west-1", 0xABC)
@@ -36,6 +36,13 @@ def test_strange_identities_are_nobody(identity: bytes) -> None:
 def test_the_broadcast_holds_two_updates() -> None:
     assert cast_hwm(0, 2**20) == sockets.BULK_HWM
     assert cast_hwm(2**30, 2**20) >= 2 * 2**10
+    assert cast_hwm(4 * 2**40, 1024) == sockets.MOST_HWM, "whatever a donor's layout says, it fits the option"
+
+
+def test_who_reads_nothing_holds_two_windows() -> None:
+    assert bulk_hwm(2**23, 2**20) == 18
+    assert bulk_hwm(2**28, 1024) == sockets.BULK_HWM
+    assert bulk_hwm(2**20, 2**20) > 1
 
 
 @pytest.mark.net

@@ -250,6 +250,11 @@ class Roads:
             if not left:
                 del self._bulk[key]
 
+    def drop_everywhere(self, transfer: str) -> None:
+        """Drop the chunks of one transfer that wait for anybody: its payload has been let go."""
+        for key in list(self._bulk):
+            self.drop_transfer(key, transfer)
+
     def close(self, linger_ms: int) -> None:
         """Close every socket; what lies in them has so long to leave. Harmless when repeated."""
         for socket in self.sockets.values():

@@ -1,10 +1,11 @@
 """What a syncer has on offer: published states and answers, each held as long as somebody may still ask for it.
 
 Rule: the newest payload of a slot stays. One that a newer has replaced stays only while a peer is fetching it, so that
-a receiver slower than a round still gets its whole body, and memory does not grow with what nobody fetches.
+a receiver slower than a round still gets its whole body, and memory does not grow with what nobody fetches. Whatever
+peers ask for, `MOST_REPLACED` replaced ones of a slot stay at most: those that were asked for last.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from zdiloco.core.messages import Body
@@ -12,6 +13,8 @@ from zdiloco.units import MemberKey
 from zdiloco.wire.frames import Buffer
 from zdiloco.wire.outbox import Outbox
 from zdiloco.wire.transfer import Credit
+
+MOST_REPLACED = 4
 
 
 @dataclass(slots=True)
@@ -24,10 +27,14 @@ class _Held:
 
 
 class Shelf:
-    """The payloads of an outbox, by slot. All calls come from the network thread."""
+    """The payloads of an outbox, by slot. All calls come from the network thread.
 
-    def __init__(self, outbox: Outbox) -> None:
+    `gone` hears the name of each payload that is let go: whoever has chunks of it on their way out drops them.
+    """
+
+    def __init__(self, outbox: Outbox, gone: Callable[[str], None] = lambda name: None) -> None:
         self._outbox = outbox
+        self._gone = gone
         self._held: dict[str, _Held] = {}
         self._newest: dict[Hashable, str] = {}
 
@@ -41,8 +48,14 @@ class Shelf:
             self._held[before].superseded = True
         self._newest[slot] = name
         self._held[name] = _Held(slot=slot, body=body, idle_s=idle_s, used_at=now)
+        self._crowd_out(slot)
         self.sweep(now)
         return body
+
+    def _crowd_out(self, slot: Hashable) -> None:
+        replaced = [(held.used_at, name) for name, held in self._held.items() if held.superseded and held.slot == slot]
+        for _, name in sorted(replaced)[:-MOST_REPLACED]:
+            self.drop(name)
 
     def body(self, name: str) -> Body | None:
         """The body of a transfer on offer; None: it is not."""
@@ -66,6 +79,7 @@ class Shelf:
         held = self._held.pop(name, None)
         if held:
             self._outbox.drop(name)
+            self._gone(name)
             if self._newest.get(held.slot) == name:
                 del self._newest[held.slot]
 

@@ -29,6 +29,8 @@ MAX_CONTROL_FRAME = 2**16
 CONTROL_HWM = 1000
 BULK_HWM = 256
 """Chunks to one peer; the window of a transfer (8 MiB of 1 MiB chunks) times the transfers under way stays below."""
+MOST_HWM = 2**20
+"""Chunks: however large a fragment is said to be, a mark is no larger."""
 
 
 class Road(StrEnum):
@@ -103,7 +105,13 @@ def key_of(identity: bytes) -> MemberKey | None:
 
 def cast_hwm(largest_bytes: int, chunk_bytes: int) -> int:
     """High-water mark of the bulk broadcast: a burst must hold the chunks of two updates of the largest fragment."""
-    return max(BULK_HWM, 2 * (largest_bytes // chunk_bytes + 2))
+    return min(MOST_HWM, max(BULK_HWM, 2 * (largest_bytes // chunk_bytes + 2)))
+
+
+def bulk_hwm(window_bytes: int, chunk_bytes: int) -> int:
+    """High-water mark of chunks to one peer that asked for them: two of its windows, which is all that a peer that
+    asks for ever more and reads nothing can have us keep."""
+    return min(BULK_HWM, 2 * (window_bytes // chunk_bytes) + 2)
 
 
 def serving(context: Context, road: Road, params: NetParams, hwm: int = 0) -> Socket:

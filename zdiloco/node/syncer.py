@@ -22,7 +22,7 @@ from zdiloco.node.opening import load_cut
 from zdiloco.node.params import Settings
 from zdiloco.node.roads import Roads
 from zdiloco.node.shelf import Shelf
-from zdiloco.node.sockets import BULK_HWM, Road, cast_hwm, check_library, serving
+from zdiloco.node.sockets import BULK_HWM, Road, bulk_hwm, cast_hwm, check_library, serving
 from zdiloco.node.status import process_status, status_of
 from zdiloco.node.store import Cut, Store
 from zdiloco.node.syncer_acts import SyncerActs, SyncerParts
@@ -125,12 +125,13 @@ class SyncerNode:
         net = self.settings.net
         sockets: dict[Road, Any] = {}
         for road in Road:
-            sockets[road] = serving(self.context, road, net, self._hwm(layout) if road is Road.BULK_CAST else 0)
+            mark = {Road.BULK_CAST: self._hwm(layout), Road.BULK: bulk_hwm(net.window_bytes, net.chunk_bytes)}
+            sockets[road] = serving(self.context, road, net, mark.get(road, 0))
         self.roads = Roads(sockets, server=True)
         self.loop = Loop(self.roads, self.wake, self.clock)
         params = net.inbox(self.settings.sync.budget_bytes)
         self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
-        self.shelf = Shelf(self.transfers.outbox)
+        self.shelf = Shelf(self.transfers.outbox, self.roads.drop_everywhere)
         self.transfers.on_credit = self.shelf.used
 
     def _hwm(self, layout: Layout | None) -> int:

@@ -25,13 +25,15 @@ from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
 from zdiloco.tensor.codecs import NAMES, get_codec
 from zdiloco.tensor.layout import Layout
-from zdiloco.units import ContributionId, Epoch, MemberKey, Stamp
+from zdiloco.units import MAX_FRAGMENTS, ContributionId, Epoch, MemberKey, Stamp
 from zdiloco.wire.bodies import encode_map, join_update
 from zdiloco.wire.frames import Buffer
 
 log = logging.getLogger("zdiloco.node.syncer")
 
 STATUS_IDLE_S = 30.0
+MOST_ANSWERS = 64
+"""Answers to status queries that are held at once."""
 STATUS_FRESH_S = 0.2
 """One answer serves all queries for so long: its making must not be what a syncer spends its time on."""
 
@@ -107,7 +109,8 @@ class SyncerActs:
         if isinstance(message, LayoutOffer):
             self._donor, self._early = None, []
         elif isinstance(message, InitialOffer) and key != self._donor:
-            self._early.append(action)  # its length can be judged only when the layout is here
+            if len(self._early) < MAX_FRAGMENTS:
+                self._early.append(action)  # its length can be judged only when the layout is here
             return
         wrong = self._wrong_size(message)
         if wrong and isinstance(message, Contribution):
@@ -335,8 +338,9 @@ class SyncerActs:
             self._layout = b""
             self._answered = {peer: name for peer, name in self._answered.items() if shelf.body(name) is not None}
         if key in self._answered:
-            shelf.drop(self._answered[key])
-            self._parts.roads.drop_transfer(key, self._answered[key])
+            shelf.drop(self._answered.pop(key))
+        elif len(self._answered) >= MOST_ANSWERS:  # whoever was answered longest ago asks again
+            shelf.drop(self._answered.pop(next(iter(self._answered))))
         self._answers += 1
         name, net = f"s/{self._answers}", self._parts.settings.net
         slot = ("status", key)

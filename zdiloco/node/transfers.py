@@ -23,6 +23,8 @@ Arrived = Callable[[MemberKey, str, float], None]
 Lost = Callable[[MemberKey, str, str, float], None]
 EARLY_MAX_BYTES = 2**25
 EARLY_MAX_CHUNKS = 1024
+MOST_WAITING = 4096
+"""Bodies that may wait for room: the machines ask for far fewer, whatever their peers offer."""
 
 
 class _Waiting(NamedTuple):
@@ -55,10 +57,22 @@ class Transfers:
 
     def expect(self, key: MemberKey, body: Body, now: float, *, passive: bool = False) -> None:
         """Assemble this body, as soon as memory allows; ends in `arrived` or `lost`, perhaps at once."""
+        waiting = _Waiting(key, body, passive)
         if body.nbytes > self.inbox.params.budget_bytes:
             self._lost(key, body.transfer, f"{body.nbytes} bytes are more than the whole byte budget", now)
-        elif self._waiting or not self._let_in(_Waiting(key, body, passive), now):
-            self._waiting.append(_Waiting(key, body, passive))
+        elif self.inbox.knows(key, body.transfer):  # a name in use needs no room: it is the same body, or refused
+            self._let_in(waiting, now)
+        elif self._waiting or not self._let_in(waiting, now):
+            self._wait(waiting, now)
+
+    def _wait(self, waiting: _Waiting, now: float) -> None:
+        """Have a body wait for room, once; a crowd that waits already is no honest one."""
+        if waiting in self._waiting:
+            return
+        if len(self._waiting) >= MOST_WAITING:
+            self._lost(waiting.key, waiting.body.transfer, f"{MOST_WAITING} bodies wait for room already", now)
+        else:
+            self._waiting.append(waiting)
 
     def _let_in(self, waiting: _Waiting, now: float) -> bool:
         """Reserve memory for a body; False: there is no room."""

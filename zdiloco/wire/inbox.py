@@ -131,6 +131,10 @@ class Inbox:
         self._grant(peer, now)
         return Expected.WAITING
 
+    def knows(self, peer: Hashable, transfer: str) -> bool:
+        """Whether a transfer of that name is let in: under way, or complete and not released."""
+        return (peer, transfer) in self._entries
+
     def on_chunk(self, peer: Hashable, chunk: Chunk, payload: Buffer, now: float) -> Outcome:
         """Take a chunk in; the payload may be reused afterwards. COMPLETE: call `take`."""
         self._now = max(self._now, now)
