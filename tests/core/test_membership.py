@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from tests.core.samples import ANN, BOB, member
+from zdiloco.core import membership
 from zdiloco.core.membership import (
     CONTRIBUTING,
     COUNTED,
@@ -227,3 +228,26 @@ def test_the_moment_named_is_the_moment_that_changes_something(state: MemberStat
     fleet, (one,) = fleet_with(state)
     while (due := fleet.silence_due()) is not None:
         assert fleet.judge_silence(due) == [one]
+
+
+def test_a_crowd_that_comes_and_goes_is_forgotten_and_those_that_train_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gone ones first, then those that took leave, then those that only watch; what they had trained stays counted."""
+    monkeypatch.setattr(membership, "MOST_MEMBERS", 4)
+    fleet = Fleet(SyncParams())
+    ann, _ = fleet.welcome(ANN, False, 0.0)
+    ann.report(1, 0.0)
+    fleet.begin(ann)
+    fleet.welcome(MemberKey("eye", 1), True, 0.0)
+    left, _ = fleet.welcome(MemberKey("left", 1), False, 0.0)
+    left.trained_tokens = 70
+    left.move(MemberEvent.LEFT, "over")
+    for number in range(50):
+        fleet.judge_silence(10.0 * number)
+        fleet.hear(ANN, 10.0 * number)
+        came, _ = fleet.welcome(MemberKey(f"m-{number}", 1), False, 10.0 * number)
+        came.trained_tokens = 1
+    assert len(fleet.members) == 4
+    assert fleet.find(ANN) is ann
+    assert ann.state is MemberState.LIVE
+    assert set(fleet.members) == {ANN.name, "left", "m-48", "m-49"}
+    assert fleet.past_tokens == 48

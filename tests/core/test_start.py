@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tests.core.samples import ANN, BOB, BODY, EVE
+from zdiloco.core import start
 from zdiloco.core.machine import Fetch, Note, Send
 from zdiloco.core.messages import Donate, Handback, HandbackRequest, Hello, InitialOffer, LayoutOffer
 from zdiloco.core.start import PENDING_GRACE_S, TABLE, Donation, Recovery, SyncerPhase, SyncerTurn
@@ -286,3 +287,15 @@ def test_the_new_epoch_is_above_everything_that_was_ever_seen() -> None:
     again.hear(ANN, hello(ANN, run_id="run", epoch=Epoch(8, 1)))
     assert again.next_epoch(9) == Epoch(9, 9)
     assert again.next_epoch(0) > Epoch(8, 2**64 - 1)
+
+
+def test_a_crowd_that_waits_is_bounded_and_whoever_waits_may_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "MOST_WAITING", 2)
+    donation = Donation()
+    recovery = Recovery(ends_at=9.0, highest=Epoch(1, 1), best=[Stamp(Epoch(1, 1), 0)], maps=[()])
+    stamp = (Stamp(Epoch(1, 1), 5),)
+    for key in (ANN, BOB, EVE, ANN):
+        donation.offer(key, hello(key), 0.0)
+        recovery.hear(key, hello(key, stamp))
+    assert set(donation.waiting) == set(recovery.waiting) == {ANN, BOB}
+    assert all(key != EVE for key, _ in recovery.pending)

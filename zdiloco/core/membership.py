@@ -66,6 +66,9 @@ TABLE: dict[tuple[MemberState, MemberEvent], MemberState] = {
     (_S.GONE, _E.LEFT): _S.FINISHED,
 }
 COUNTED = frozenset({_S.LIVE, _S.SUSPECT})
+MOST_MEMBERS = 4096
+"""Beyond so many, whoever is gone or only watches is forgotten first; those that train are never forgotten."""
+FORGETTABLE = (_S.GONE, _S.FINISHED, _S.WATCHING)
 MOST_REPLACED = 1024
 """Replaced incarnations that are remembered; the oldest are forgotten first."""
 CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED})
@@ -181,6 +184,8 @@ class Fleet:
         old = known.key if known and known.key != key else None
         if old:
             self._replace(old)
+        elif known is None and len(self.members) >= MOST_MEMBERS:
+            self._forget_one()
         self.order += 1
         state = MemberState.WATCHING if watching else MemberState.JOINING
         member = Member(key=key, order=self.order, state=state, heard_at=now)
@@ -195,6 +200,19 @@ class Fleet:
         self.members[key.name] = member
         self._changed()
         return member, old
+
+    def _forget_one(self) -> None:
+        """Forget the member that matters least, and remember what it had trained."""
+        by_state = sorted(
+            (FORGETTABLE.index(member.state), member.order)
+            for member in self.members.values()
+            if member.state in FORGETTABLE
+        )
+        if by_state:
+            order = by_state[0][1]
+            member = next(each for each in self.members.values() if each.order == order)
+            self.past_tokens += member.trained_tokens
+            del self.members[member.key.name]
 
     def _replace(self, old: MemberKey) -> None:
         """Remember an incarnation that must not come back, and what it had trained."""

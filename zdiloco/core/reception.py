@@ -21,7 +21,7 @@ from zdiloco.core.machine import (
 )
 from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
 from zdiloco.core.progress import Intake
-from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
+from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn, wait
 from zdiloco.units import Epoch, MemberKey, Stamp, run_name_in
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ class Reception:
         if self.syncer.phase is _P.RECOVERING and self.recovery:
             return [*self.recovery.hear(key, hello), self._not_yet(key, "this syncer recovers what the fleet holds")]
         if self.syncer.phase is _P.SEALING:
-            waiting = self.recovery.waiting if self.recovery else self.donation.waiting
-            waiting[key] = hello
+            wait(self.recovery.waiting if self.recovery else self.donation.waiting, key, hello)
             return [self._not_yet(key, "this syncer writes its first manifest")]
         if self.syncer.farewell:
             return [Send(key=key, message=self.syncer.farewell)]

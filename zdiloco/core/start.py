@@ -79,9 +79,19 @@ class KnownState:
     replaced: tuple[MemberKey, ...] = ()
 
 
+MOST_WAITING = 4096
+"""Processes that may wait for a syncer that has no epoch yet; whoever comes then says hello again later."""
 ASK_AGAIN_S = 2.0
 """A donor that has offered nothing for so long is asked again: a hello that crossed the question is no loss."""
 _FIRST = "it is the first that could be asked"
+
+
+def wait(waiting: dict[MemberKey, Hello], key: MemberKey, hello: Hello) -> bool:
+    """Have a process wait, under its newest hello; False: too many do."""
+    if key not in waiting and len(waiting) >= MOST_WAITING:
+        return False
+    waiting[key] = hello
+    return True
 
 
 @dataclass(slots=True)
@@ -101,9 +111,8 @@ class Donation:
 
     def offer(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
         """A process without state says hello: it becomes the donor, or waits. An idle donor is asked again."""
-        if hello.watching:
+        if hello.watching or not wait(self.waiting, key, hello):
             return []
-        self.waiting[key] = hello
         if self.donor is None:
             return self._choose(key, now, _FIRST)
         if self.donor == key:
@@ -169,7 +178,8 @@ class Recovery:
 
     def hear(self, key: MemberKey, hello: Hello) -> list[SyncerAction]:
         """A member tells what it has adopted: ask for what is newer than all that is known or asked for."""
-        self.waiting[key] = hello
+        if not wait(self.waiting, key, hello):
+            return []
         if hello.run_id and not hello.watching:  # whoever was never welcome knows no epoch of this run
             self.highest = max(self.highest, hello.epoch)
         actions: list[SyncerAction] = []
