@@ -1,5 +1,6 @@
 """A log record is one line: time, level, subject, what, why in brackets, figures."""
 
+import io
 import logging
 import re
 
@@ -52,3 +53,36 @@ def test_lines_go_to_standard_error_from_the_level_on(capsys: pytest.CaptureFixt
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert said.err.endswith("WARNING syncer but this\n")
+
+
+def bounded(monkeypatch: pytest.MonkeyPatch) -> tuple[logs.Bounded, io.StringIO]:
+    monkeypatch.setattr(logs, "LINES_AT_ONCE", 5)
+    monkeypatch.setattr(logs, "LINES_PER_S", 2.0)
+    stream = io.StringIO()
+    return logs.Bounded(stream), stream
+
+
+def say(handler: logging.Handler, at: float, level: int = logging.INFO) -> None:
+    record = logging.LogRecord("zdiloco.node.syncer", level, "file.py", 1, "refused", (), None)
+    record.created = at
+    handler.emit(record)
+
+
+def test_a_flood_of_lines_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler, stream = bounded(monkeypatch)
+    for number in range(1000):
+        say(handler, 100.0 + number / 1000)
+    say(handler, 200.0)
+    lines = stream.getvalue().splitlines()
+    said = [re.fullmatch(r"(\d+) lines are left out why='more than 2 a second'", line) for line in lines]
+    assert 5 + 1 <= lines.count("refused") <= 5 + 3
+    assert sum(int(found[1]) for found in said if found) == 1001 - lines.count("refused")
+    assert lines[-1] == "refused"
+
+
+def test_errors_and_what_was_asked_for_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler, stream = bounded(monkeypatch)
+    for level in (logging.DEBUG, logging.ERROR):
+        for _ in range(50):
+            say(handler, 100.0, level)
+    assert stream.getvalue().count("refused") == 100
