@@ -137,3 +137,30 @@ def test_what_is_no_host(host: str) -> None:
 @pytest.mark.parametrize("host", ["10.0.0.5", "node-7.example", "::1", "fe80::1%eth0", "localhost"])
 def test_what_is_a_host(host: str) -> None:
     assert from_tree({"net": {"connect": host}}).net.connect == host
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[net]\nport = {'1' * 5000}",
+        f"[net]\nport = 0x{'f' * 5000}",
+        "x = " + "[" * 5000,
+        b"\xff\xfe",
+        "[net]\nport = 1e9",
+    ],
+    ids=["digits", "hexadecimal digits", "deep", "no text", "a float"],
+)
+def test_what_no_number_or_table_is_names_the_file(tmp_path: Path, text: str | bytes) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as found:
+        load(path)
+    assert str(path) in str(found.value)
+    assert len(str(found.value)) < 1000
+
+
+def test_every_text_comes_back_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    config = from_tree({"run": {"dir": 'a\nb\t"c"\\d\x7f\x01 é', "name": "r"}})
+    path.write_text(to_toml(config), encoding="utf-8")
+    assert load(path) == config

@@ -130,8 +130,10 @@ def _section(section: str, table: Mapping[str, Any], origin: Mapping[str, str], 
         if name not in hints:
             raise ConfigError(f"{place}: unknown key {path}{_nearest(path)}")
         try:
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise ValueError("a whole number of more than 64 bits")
             values[name] = msgspec.convert(value, hints[name], strict=True)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, ValueError, OverflowError) as error:
             allowed = _type_name(hints[name])
             raise ConfigError(f"{place}: {path} is {shown(value)}; allowed is {allowed}") from error
     try:
@@ -190,9 +192,18 @@ def _type_name(hint: Any) -> str:
     return names.get(hint, str(hint))
 
 
+def _shown(value: Any) -> str:
+    """A value as it is shown in an error: cut where it is long, and where it is a number without end."""
+    try:
+        return repr(value)[:200]
+    except ValueError:
+        return "a number of thousands of digits"
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        text = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in text) + '"'
     return repr(value)

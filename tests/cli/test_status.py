@@ -11,7 +11,7 @@ from zdiloco.cli.main import run
 from zdiloco.cli.status import net_of
 from zdiloco.cli.status_text import WITHOUT_VALUES, status_text
 from zdiloco.core.start import SyncerPhase
-from zdiloco.errors import ConfigError
+from zdiloco.errors import ConfigError, MalformedFrame
 from zdiloco.node.query import Query
 
 ROUND = {"state": "grace", "version": 4}
@@ -109,3 +109,9 @@ def test_nobody_there_is_code_3_and_one_line_in_time(
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert "no syncer answers" in said.err
+
+
+@pytest.mark.parametrize("answer", [{}, {"phase": 3}, {"fragments": 1, "learners": {}}, {"phase": [], "fragments": []}])
+def test_an_answer_that_no_syncer_gives_is_the_peers_fault(answer: dict[str, object]) -> None:
+    with pytest.raises(MalformedFrame, match="not the status"):
+        status_text(answer)

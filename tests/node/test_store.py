@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import xxhash
 
 from zdiloco.errors import ConfigError, StoreError
 from zdiloco.node.disk import Disk
-from zdiloco.node.store import Cut, ForeignCheckpoint, FragmentCut, Store, _json
+from zdiloco.node.manifest import ForeignCheckpoint, signed
+from zdiloco.node.store import Cut, FragmentCut, Store
 from zdiloco.units import Epoch, MemberKey, Merged, Stamp
 
 EPOCH = Epoch(1, 77)
@@ -113,7 +113,7 @@ def test_a_manifest_from_before_replaced_is_read(tmp_path: Path) -> None:
     tree = json.loads(path.read_bytes())
     del tree["replaced"], tree["digest"]
     tree["ledger"] = {}
-    path.write_bytes(_json({**tree, "digest": xxhash.xxh3_128_hexdigest(_json(tree))}))
+    path.write_bytes(signed(tree))
     found = load(tmp_path)
     assert found is not None
     assert (found.replaced, found.run_id) == ((), "r-1")
@@ -125,7 +125,7 @@ def test_replaced_members_that_make_no_sense_are_no_manifest(tmp_path: Path, rep
     path = next((tmp_path / "checkpoints").glob("manifest-*"))
     tree = {**json.loads(path.read_bytes()), "replaced": replaced}
     del tree["digest"]
-    path.write_bytes(_json({**tree, "digest": xxhash.xxh3_128_hexdigest(_json(tree))}))
+    path.write_bytes(signed(tree))
     with pytest.raises(StoreError, match="not a complete manifest"):
         load(tmp_path)
 

@@ -6,6 +6,8 @@ Rule: only what the syncer said; an unknown figure is a dash.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zdiloco.errors import MalformedFrame
+
 Row = Sequence[str]
 WITHOUT_VALUES = {
     "empty": "empty: waiting for the first learner, whose values begin the run",
@@ -16,7 +18,15 @@ WITHOUT_VALUES = {
 
 
 def status_text(answer: Mapping[str, Any]) -> str:
-    """Return the lines, without an end of line at the end."""
+    """Return the lines, without an end of line at the end. Raises MalformedFrame for what no syncer answers."""
+    try:
+        text = _text(answer)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise MalformedFrame(f"the answer is not the status of a syncer of this version ({error!r})") from error
+    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in text.split("\n"))
+
+
+def _text(answer: Mapping[str, Any]) -> str:
     parts = [*_head(answer), "", *_fragments(answer["fragments"]), "", *_learners(answer["learners"])]
     if answer["phase"] in WITHOUT_VALUES:
         parts = [f"run {answer['run_id']}, {WITHOUT_VALUES[answer['phase']]}", *_warnings(answer)]

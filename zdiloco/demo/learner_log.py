@@ -128,7 +128,7 @@ def read_notes(path: Path) -> Notes:
         )
         for line in lines[1:]:
             _add(notes, line)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise StoreError(f"{path} is not a learner's log of this version ({error!r})") from error
     return notes
 
@@ -148,13 +148,13 @@ def _add(notes: Notes, line: Mapping[str, Any]) -> None:
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the whole lines of a file; a half line at its end is what a kill leaves."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")  # half a line may end within a character
     except OSError as error:
         raise StoreError(f"cannot read the learner's log {path}: {error.strerror}") from error
     for line in text.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(record, dict):
             yield record

@@ -139,7 +139,7 @@ class CursorFile:
             state = json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return False
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"cannot read the data cursor {self._path} ({error}): remove it to start over") from error
         if not isinstance(state, dict):
             raise ConfigError(f"the data cursor {self._path} holds no table: remove it to start over")

@@ -201,8 +201,11 @@ def read_counters(path: Path) -> Counters:
         raise StoreError(f"{path} holds no whole record: both slots are damaged")
     newest = max(whole, key=lambda slot: int(_SLOT.unpack_from(slot)[1]))
     _, _, payload_bytes, left, step, trained = _SLOT.unpack_from(newest)
-    rows = _rows(struct.unpack_from(f"<{payload_bytes // 8}q", newest, _SLOT.size), fragments)
-    key = MemberKey(name[:name_bytes].decode(), incarnation)
+    try:
+        rows = _rows(struct.unpack_from(f"<{payload_bytes // 8}q", newest, _SLOT.size), fragments)
+        key = MemberKey(name[:name_bytes].decode(), incarnation)
+    except (ValueError, IndexError) as error:
+        raise StoreError(f"{path} holds no whole record: {error}") from error
     return Counters(key=key, step=step, trained_tokens=trained, left=bool(left), rows=rows)
 
 
@@ -219,9 +222,13 @@ def _rows(numbers: Sequence[int], fragments: int) -> tuple[FragmentRow, ...]:
     at = fragments * _ROW
     for index in range(fragments):
         unmerged, dropped, lost, after, sent, kept = numbers[index * _ROW : (index + 1) * _ROW]
+        if min(sent, kept, after) < 0:
+            raise ValueError(f"fragment {index} has {sent} cuts on their way, {kept} kept, after {after}")
         starts = range(at, at + _CUT * (sent + kept), _CUT)
         cuts = [CutRow(numbers[i], numbers[i + 1], bool(numbers[i + 2])) for i in starts]
         at += _CUT * (sent + kept)
+        if any(cut.seq < 0 for cut in cuts):
+            raise ValueError(f"fragment {index} has a cut with a number below 0")
         rows.append(
             FragmentRow(
                 unmerged=unmerged,

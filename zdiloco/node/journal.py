@@ -131,13 +131,13 @@ def read_journal(run_dir: Path) -> Iterator[dict[str, Any]]:
     """
     path = run_dir / FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")  # half a line may end within a character
     except OSError as error:
         raise StoreError(f"cannot read the journal {path}: {error.strerror}") from error
     for line in text.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and "kind" in record:
+        if isinstance(record, dict) and isinstance(record.get("kind"), str):
             yield record

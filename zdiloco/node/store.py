@@ -6,7 +6,6 @@ A file is read only if its digest is the manifest's; nothing is ever loaded that
 """
 
 import fcntl
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,16 +20,21 @@ from torch import Tensor
 
 from zdiloco.errors import ConfigError, StoreError
 from zdiloco.node.disk import Disk, disk_error
+from zdiloco.node.manifest import (
+    FORMAT,
+    Entry,
+    ForeignCheckpoint,
+    canonical,
+    numbers_of,
+    read_manifest,
+    read_table,
+    signed,
+)
 from zdiloco.units import Epoch, FragmentId, MemberKey, Merged, Stamp
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
 FOLDER = "checkpoints"
-
-
-class ForeignCheckpoint(StoreError):
-    """Written by another version of the format: never passed over for something older."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +99,8 @@ class Store:
 
     def manifests(self) -> list[Path]:
         """The manifests on the disk, newest first."""
-        return sorted(self._folder.glob("manifest-*.json"), reverse=True)
+        numbered = [(numbers, path) for path in self._folder.iterdir() if (numbers := numbers_of(path))]
+        return [path for _, path in sorted(numbered, reverse=True)]
 
     # ---- writing
 
@@ -106,11 +111,11 @@ class Store:
         """
         try:
             entries = [self._put_fragment(fragment) for fragment in cut.fragments]
-            layout_data = _json(cut.layout)
+            layout_data = canonical(cut.layout)
             layout = self._put_once(f"layout-{xxhash.xxh3_128_hexdigest(layout_data)}.json", layout_data)
             self._disk.sync_folder(self._folder)
             name = f"manifest-{self._number + 1:09d}-e{cut.epoch.counter}.json"
-            self._disk.put(self._folder / name, _json(_manifest(cut, entries, layout)))
+            self._disk.put(self._folder / name, signed(_manifest(cut, entries, layout)))
             self._disk.sync_folder(self._folder)
         except OSError as error:
             self._sweep_quietly()
@@ -156,8 +161,8 @@ class Store:
         kept = manifests[: self._keep]
         named = {path.name for path in kept}
         for path in kept:
-            tree = _read_manifest(path)
-            named |= {tree["layout"], *(entry["file"] for entry in tree["fragments"])}
+            manifest = read_manifest(path)
+            named |= {manifest.layout, *(entry.file for entry in manifest.fragments)}
         for path in manifests[self._keep :]:  # manifests first: none may ever name a file that is gone
             self._disk.remove(path)
         for path in self._folder.iterdir():
@@ -172,12 +177,10 @@ class Store:
         A damaged newest cut is passed over, with a warning, for the older one. Raises StoreError where none is
         complete, or where one was written by another version of the format.
         """
-        manifests = self.manifests()
+        found = [(path, numbers) for path in self.manifests() if (numbers := numbers_of(path)) is not None]
         reasons = []
-        for path in manifests:
-            counter = path.stem.partition("-e")[2]
-            self.highest_epoch = max(self.highest_epoch, int(counter) if counter.isdigit() else 0)
-        for path in manifests:
+        self.highest_epoch = max([self.highest_epoch, *(epoch for _, (_, epoch) in found)])
+        for path, _ in found:
             try:
                 cut = self._load(path)
             except ForeignCheckpoint:
@@ -186,64 +189,66 @@ class Store:
                 reasons.append(str(error))
                 log.warning("checkpoint passed over why=%r", str(error))
                 continue
-            self._number = max(int(p.name.split("-")[1]) for p in manifests)
+            self._number = max(number for _, (number, _) in found)
             return cut
         if reasons:
             raise StoreError("no checkpoint is whole: " + "; ".join(reasons))
         return None
 
     def _load(self, path: Path) -> Cut:
-        tree = _read_manifest(path)
-        layout = _parse(self._folder / tree["layout"])
-        if tree["layout"] != f"layout-{xxhash.xxh3_128_hexdigest(_json(layout))}.json":
-            raise StoreError(f"{self._folder / tree['layout']} is damaged: its content has not the digest in its name")
-        try:
-            fragments = tuple(self._load_fragment(path, entry, i) for i, entry in enumerate(tree["fragments"]))
-            cut = Cut(
-                run_id=tree["run_id"],
-                epoch=Epoch(*tree["epoch"]),
-                layout_digest=tree["layout_digest"],
-                layout=layout,
-                fragments=fragments,
-                progress_tokens=tree["progress_tokens"],
-                replaced=_members(tree.get("replaced", [])),  # manifests of 0.1 before this key have none
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"{path} is not a complete manifest ({error!r})") from error
-        for index, (part, entry) in enumerate(zip(fragments, tree["fragments"], strict=True)):
-            self._files[index] = (part.revision, _file_part(entry))
-        return cut
+        manifest = read_manifest(path)
+        layout = read_table(self._folder / manifest.layout)
+        if manifest.layout != f"layout-{xxhash.xxh3_128_hexdigest(canonical(layout))}.json":
+            raise StoreError(f"{self._folder / manifest.layout} is damaged: its content has not the digest in its name")
+        fragments = tuple(self._load_fragment(path, entry) for entry in manifest.fragments)
+        for index, (part, entry) in enumerate(zip(fragments, manifest.fragments, strict=True)):
+            self._files[index] = (part.revision, {"file": entry.file, "digest": entry.digest, "bytes": entry.bytes})
+        return Cut(
+            run_id=manifest.run_id,
+            epoch=manifest.epoch,
+            layout_digest=manifest.layout_digest,
+            layout=layout,
+            fragments=fragments,
+            progress_tokens=manifest.progress_tokens,
+            replaced=manifest.replaced,
+        )
 
-    def _load_fragment(self, manifest: Path, entry: Mapping[str, Any], index: int) -> FragmentCut:
-        path = self._folder / entry["file"]
+    def _load_fragment(self, manifest: Path, entry: Entry) -> FragmentCut:
+        path = self._folder / entry.file
         try:
             data = path.read_bytes()
         except OSError as error:
             raise StoreError(f"{manifest.name} names {path}, which cannot be read: {error.strerror}") from error
-        if len(data) != entry["bytes"] or xxhash.xxh3_128_hexdigest(data) != entry["digest"]:
+        if len(data) != entry.bytes or xxhash.xxh3_128_hexdigest(data) != entry.digest:
             raise StoreError(f"{path} is damaged: its {len(data)} bytes are not those that {manifest.name} names")
         try:
             tensors = safetensors.torch.load(data)
-        except safetensors.SafetensorError as error:
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise StoreError(f"{path} is not a safetensors file ({error})") from error
-        theta, value = tensors["theta"], tensors["value"]
-        if theta.dtype is not torch.float32 or value.dtype is not torch.uint8 or entry["fragment"] != index:
-            raise StoreError(f"{path} does not hold the state of fragment {index}")
-        counter, ident, version = entry["stamp"]
+        theta, value, buf = (tensors.get(name) for name in ("theta", "value", "buf"))
+        if theta is None or value is None or not _fit(theta, value, buf):
+            raise StoreError(f"{path} does not hold the state of fragment {entry.fragment}")
+        counter, ident, version = entry.stamp
         return FragmentCut(
-            fragment=index,
+            fragment=entry.fragment,
             revision=0,
             stamp=Stamp(Epoch(counter, ident), version),
             theta=theta,
-            buf=tensors.get("buf"),
+            buf=buf,
             value=value,
-            codec=entry["codec"],
-            map_=tuple(Merged(*row) for row in entry["map"]),
+            codec=entry.codec,
+            map_=entry.map,
         )
 
 
+def _fit(theta: Tensor, value: Tensor, buf: Tensor | None) -> bool:
+    """Whether these are a state: flat, of the right types, the momentum as long as the values."""
+    flat = theta.dtype is torch.float32 and theta.dim() == 1 and value.dtype is torch.uint8 and value.dim() == 1
+    return flat and (buf is None or (buf.dtype is torch.float32 and buf.shape == theta.shape))
+
+
 def _manifest(cut: Cut, entries: Sequence[Mapping[str, Any]], layout: str) -> dict[str, Any]:
-    tree: dict[str, Any] = {
+    return {
         "format": FORMAT,
         "run_id": cut.run_id,
         "epoch": list(cut.epoch),
@@ -253,41 +258,6 @@ def _manifest(cut: Cut, entries: Sequence[Mapping[str, Any]], layout: str) -> di
         "replaced": [list(key) for key in cut.replaced],
         "fragments": entries,
     }
-    return {**tree, "digest": xxhash.xxh3_128_hexdigest(_json(tree))}
-
-
-def _members(rows: Sequence[Sequence[Any]]) -> tuple[MemberKey, ...]:
-    """Raises TypeError or ValueError where a row is not a name and an incarnation."""
-    keys = tuple(MemberKey(*row) for row in rows)
-    if not all(isinstance(key.name, str) and isinstance(key.incarnation, int) for key in keys):
-        raise ValueError("replaced does not hold names and incarnations")
-    return keys
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    tree = _parse(path)
-    if tree.get("format") != FORMAT:
-        raise ForeignCheckpoint(f"{path} has format {tree.get('format')!r}; this version of zdiloco reads {FORMAT}")
-    digest = tree.pop("digest", None)
-    if digest != xxhash.xxh3_128_hexdigest(_json(tree)):
-        raise StoreError(f"{path} is damaged: its content has not the digest that it names")
-    return tree
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise StoreError(f"{path} is damaged: {error}") from error
-    if not isinstance(tree, dict):
-        raise StoreError(f"{path} is not ours: it holds no table")
-    return tree
-
-
-def _json(tree: Any) -> bytes:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _file_part(entry: Mapping[str, Any]) -> dict[str, Any]:

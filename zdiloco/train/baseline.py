@@ -125,7 +125,7 @@ def curve(path: Path | None = None) -> Baseline:
         )
     except OSError as error:
         raise StoreError(f"cannot read the baseline {source}: {error.strerror}; measure it again") from error
-    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, ConfigError) as error:
         raise StoreError(f"the baseline {source} is damaged ({error!r}); measure it again") from error
 
 

@@ -163,7 +163,7 @@ class ShardCursor:
                     "settings and the text back as they were, or start this learner with a new state"
                 )
         epoch, taken = state.get("epoch", -1), state.get("taken", -1)
-        if epoch < 0 or taken < 0:
+        if not all(type(count) is int and 0 <= count < 2**53 for count in (epoch, taken)):
             raise ConfigError(f"the saved data cursor has epoch {epoch} and taken {taken}, but both must be at least 0")
         self._epoch, self._taken = epoch, 0
         self._starts = self._draw()
