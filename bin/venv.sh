@@ -161,9 +161,9 @@ venv_make() {
     else
         venv_say "making $venv with $("$python" --version 2>&1) (once; some minutes)"
         if [ "$torch" = installed ]; then
-            venv_say "it fetches about 80 MB of packages, and takes the torch that this Python has"
+            venv_say "it fetches about 115 MB of packages, and takes the torch that this Python has"
         else
-            venv_say "it fetches about 280 MB of packages: torch for CPU 200 MB, the rest 80 MB, unless they are at hand"
+            venv_say "it fetches about 315 MB of packages: torch for CPU 200 MB, the rest 115 MB, unless they are at hand"
         fi
         { rm -rf "$venv" && mkdir "$venv"; } || venv_fail "cannot make $venv anew: look at its owner and rights"
     fi

@@ -1,0 +1,46 @@
+"""Every parser under the coverage-guided engine: no fault, no hang, no memory beyond its bound (user case E-91).
+
+`bin/test --all` gives each parser a few seconds, `--long` 100,000 inputs.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.guided import START_S, guided
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
+
+INPUTS = 100_000
+SHORT_S = 6
+LONG_S = 600
+LEAST = 200
+"""Inputs that the slowest parser tries in `SHORT_S` on a busy machine: fewer, and the engine did not work."""
+
+targets = pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
+pytestmark = [
+    pytest.mark.proc,
+    pytest.mark.skipif(
+        importlib.util.find_spec("atheris") is None, reason="atheris is for Linux on x86-64, Python 3.11 to 3.13"
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * START_S + 2 * SHORT_S)
+@targets
+def test_for_seconds(target: Target, tmp_path: Path) -> None:
+    ended = guided(target, tmp_path, inputs=INPUTS, seconds=SHORT_S)
+    assert not ended.fault, ended.fault
+    assert ended.tried >= LEAST
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * START_S + 2 * LONG_S)
+@targets
+def test_for_a_hundred_thousand_inputs(target: Target, tmp_path: Path) -> None:
+    ended = guided(target, tmp_path, inputs=INPUTS, seconds=LONG_S)
+    assert not ended.fault, ended.fault
+    assert ended.tried >= INPUTS
+    print(f"{target.name}: {ended.tried} inputs")
