@@ -22,6 +22,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.crowded = False
         self.counts = Counts()
         self.arrived: list[str] = []
         self.lost: list[tuple[str, str]] = []
@@ -35,6 +36,12 @@ class Bench:
 
     def of(self, key: MemberKey) -> Counts:
         return self.counts
+
+    def is_crowded(self, key: MemberKey) -> bool:
+        return self.crowded
+
+    def send_chunks(self, key: MemberKey, chunks: list[Any]) -> None:
+        self.sent += chunks
 
     def send(self, key: MemberKey, message: Any) -> None:
         self.sent.append(message)
@@ -105,3 +112,17 @@ def test_a_body_beyond_the_whole_budget_is_lost_at_once(bench: Bench) -> None:
     bench.transfers.expect(KEY, Body(transfer="x", nbytes=2**53, chunk_bytes=2**20, digest=1), 0.0)
     assert [name for name, _ in bench.lost] == ["x"]
     assert bench.transfers.inbox.reserved_bytes == 0
+
+
+def test_a_peer_for_whom_very_much_waits_is_given_no_more(bench: Bench) -> None:
+    bench.transfers.outbox.add("u/1", bytes(3000), 1024)
+    credit = Credit(transfer="u/1", upto=3000, received=0)
+    assert bench.transfers.on_message(KEY, credit, 0.0)
+    assert len(bench.sent) == 3
+    bench.crowded = True
+    assert bench.transfers.on_message(KEY, credit, 0.0)
+    assert (len(bench.sent), bench.counts.dropped) == (3, 1)
+    bench.crowded = False
+    again = Credit(transfer="u/1", upto=3000, received=0, missing=((0, 1),))
+    assert bench.transfers.on_message(KEY, again, 0.0)
+    assert len(bench.sent) == 4

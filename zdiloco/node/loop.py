@@ -45,13 +45,17 @@ class Role(Protocol):
 
 
 class Loop:
-    """Runs one role until `stop`; `wake` is how other threads get in."""
+    """Runs one role until `stop`; `wake` is how other threads get in.
+
+    `between` is called while inputs do not end: for what must not wait for that, and judges nobody.
+    """
 
     def __init__(self, roads: Roads, wake: Wake, clock: Clock) -> None:
         self.roads = roads
         self.wake = wake
         self._clock = clock
         self._stop_at: float | None = None
+        self.between: Callable[[float], None] = lambda now: None
         self.turns = 0
 
     def stop(self, drain_s: float) -> None:
@@ -81,6 +85,8 @@ class Loop:
             more |= self._drain(Road.BULK_CAST, BULK_AT_ONCE, role)
             if not more or self._clock() - began > DRAIN_MAX_S:
                 break
+            self.between(self._clock())
+            self.roads.flush(BULK_AT_ONCE)
         role.on_time(self._clock())
         self.roads.flush(BULK_AT_ONCE)
 

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 CONTROL_WAITING = 256
 """Most control messages that wait for one peer; above it the oldest is dropped."""
+MOST_CHUNKS = 1024
+"""Chunks that may wait for one peer before its credits are passed over: it reads nothing, and asks for ever more."""
 NEWEST_ONLY = (Hello, Heartbeat, Report, StatusQuery)
 """What says how things are now: of those that wait, only the last one is worth sending."""
 MAX_COUNTED = 4096
@@ -144,6 +146,10 @@ class Roads:
         """Queue chunks for one peer; `flush` sends them. One that waits already keeps its place."""
         if chunks:
             self._bulk.setdefault(key, OrderedDict()).update(((c.transfer, c.index), c) for c in chunks)
+
+    def is_crowded(self, key: MemberKey) -> bool:
+        """Whether so many chunks wait for a peer that it should not be given more."""
+        return len(self._bulk.get(key, ())) >= MOST_CHUNKS
 
     def cast(self, message: Any) -> None:
         """Broadcast a control message; whoever does not listen misses it."""

@@ -109,13 +109,13 @@ def cast_hwm(largest_bytes: int, chunk_bytes: int) -> int:
 
 
 def bulk_hwm(window_bytes: int, chunk_bytes: int) -> int:
-    """High-water mark of chunks to one peer that asked for them: two of its windows, which is all that a peer that
-    asks for ever more and reads nothing can have us keep."""
+    """High-water mark of chunks from and to one peer: two windows, which is all that a peer that asks for ever more and
+    reads nothing, or sends what nobody granted, can have us keep."""
     return min(BULK_HWM, 2 * (window_bytes // chunk_bytes) + 2)
 
 
 def serving(context: Context, road: Road, params: NetParams, hwm: int = 0) -> Socket:
-    """Make and bind the syncer's end of a road. `hwm`: replaces the send mark of the table when above zero.
+    """Make and bind the syncer's end of a road. `hwm`: replaces both marks of the table when above zero.
 
     Raises ConfigError where the address is not loopback and `net.insecure` is off, or is taken or not ours.
     """
@@ -123,7 +123,7 @@ def serving(context: Context, road: Road, params: NetParams, hwm: int = 0) -> So
         raise ConfigError(f"net.listen is {params.listen!r}: without keys only loopback is bound (or net.insecure)")
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
     socket = context.socket(zmq.PUB if cast else zmq.ROUTER)
-    _set(socket, EVERY, _ROAD[road], {} if cast else ROUTER, {zmq.SNDHWM: hwm} if hwm else {})
+    _set(socket, EVERY, _ROAD[road], {} if cast else ROUTER, {zmq.SNDHWM: hwm, zmq.RCVHWM: hwm} if hwm else {})
     return _bound(socket, _endpoint(params.listen, params.port, road))
 
 

@@ -7,6 +7,7 @@ import logging
 import secrets
 import threading
 from collections import deque
+from functools import partial
 from typing import Any
 
 import zmq
@@ -133,6 +134,7 @@ class SyncerNode:
         self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
         self.shelf = Shelf(self.transfers.outbox, self.roads.drop_everywhere)
         self.transfers.on_credit = self.shelf.used
+        self.loop.between = partial(self.transfers.turn, judge=False)
 
     def _hwm(self, layout: Layout | None) -> int:
         return cast_hwm(4 * max(layout.numels), self.settings.net.chunk_bytes) if layout else 0

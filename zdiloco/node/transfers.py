@@ -130,6 +130,9 @@ class Transfers:
     def on_message(self, key: MemberKey, message: Any, now: float) -> bool:
         """Take a message of a transfer; False: it is none."""
         if isinstance(message, Credit):
+            if self.roads.is_crowded(key):  # an honest receiver asks again
+                self.roads.of(key).dropped += 1
+                return True
             answer = self.outbox.on_credit(key, message)
             if isinstance(answer, Gone):
                 self.roads.send(key, answer)
@@ -149,9 +152,9 @@ class Transfers:
             self.on_refused(key, message, now)
         return True
 
-    def turn(self, now: float) -> None:
-        """Send the credits that are due, and tell of transfers that ended in vain."""
-        turn = self.inbox.turn(now)
+    def turn(self, now: float, judge: bool = True) -> None:
+        """Send the credits that are due, and tell of transfers that ended in vain; `judge`: also of those now due."""
+        turn = self.inbox.turn(now, judge)
         for key, message in turn.to_send:
             self.roads.send(_member(key), message)
         for given_up in turn.given_up:

@@ -199,13 +199,16 @@ class Inbox:
             if entry.watched:
                 self._ask(entry, now)
 
-    def turn(self, now: float) -> Turn:
-        """Judge what is due, and return what to send and what has ended in vain since the last turn."""
+    def turn(self, now: float, judge: bool = True) -> Turn:
+        """Judge what is due, and return what to send and what has ended in vain since the last turn.
+
+        Without `judge` nobody's silence is judged: for moments at which what was said may not have been heard yet.
+        """
         self._now = max(self._now, now)
         for peer in self._freed:
             self._grant(peer, now)
         self._freed.clear()
-        while self._timers and self._timers[0][0] <= now:
+        while judge and self._timers and self._timers[0][0] <= now:
             at, _, key = heapq.heappop(self._timers)
             entry = self._entries.get(key)
             if entry is not None and entry.timer_at == at:
