@@ -129,7 +129,8 @@ def parse_manifest_fields(data: bytes) -> None:
     """A good manifest in which some places were replaced."""
     tape, tree = Tape(data), json.loads(stored()[2])
     for _ in range(tape.pick(3)):
-        entry = tree["fragments"][tape.pick(2)] if isinstance(tree.get("fragments"), list) and tape.pick(2) else tree
+        parts = tree.get("fragments")
+        entry = parts[tape.pick(len(parts))] if isinstance(parts, list) and parts and tape.pick(2) else tree
         if not isinstance(entry, dict) or not entry:
             break
         name = sorted(entry)[tape.pick(len(entry))]

@@ -13,7 +13,7 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 
 INPUTS = 100_000
-SHORT_S = 6
+SHORT_S = 4
 LONG_S = 600
 LEAST = 200
 """Inputs that the slowest parser tries in `SHORT_S` on a busy machine: fewer, and the engine did not work."""
