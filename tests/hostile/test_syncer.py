@@ -71,11 +71,22 @@ class Scene:
 
 
 @pytest.fixture
-def scene(run_of: MakeRun, zctx: Any) -> Iterator[Scene]:
-    made = Scene(run_of(sync={"budget_bytes": 2**20}), zctx)
-    yield made
-    for enemy in made.enemies:
+def scene_of(run_of: MakeRun, zctx: Any) -> Iterator[Callable[[int], Scene]]:
+    """Makes scenes of so many honest learners; enemies hang up at the end."""
+    scenes: list[Scene] = []
+
+    def make(learners: int) -> Scene:
+        scenes.append(Scene(run_of(sync={"budget_bytes": 2**20}), zctx, learners))
+        return scenes[-1]
+
+    yield make
+    for enemy in [enemy for scene in scenes for enemy in scene.enemies]:
         enemy.close()
+
+
+@pytest.fixture
+def scene(scene_of: Callable[[int], Scene]) -> Scene:
+    return scene_of(1)
 
 
 def test_headers_of_every_wrong_kind(scene: Scene) -> None:
@@ -157,10 +168,12 @@ class Recorder:
         return times * len(heard)
 
 
-def test_what_was_recorded_counts_for_nobody_else(run_of: MakeRun, zctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_recorded_counts_for_nobody_else(
+    scene_of: Callable[[int], Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another identity says all that an honest learner said, chunks of finished transfers included (E-89)."""
     recorder = Recorder(monkeypatch)
-    scene = Scene(run_of(), zctx)
+    scene = scene_of(1)
     kinds = {type(decode(frames[0])) for _, frames in recorder.heard}
     assert {w.Hello, w.Contribution, w.LayoutOffer, w.InitialOffer} <= kinds
     enemy = scene.enemy()
@@ -172,16 +185,19 @@ def test_what_was_recorded_counts_for_nobody_else(run_of: MakeRun, zctx: Any, mo
 
 
 def test_what_was_recorded_of_a_process_that_has_left_counts_no_more(
-    run_of: MakeRun, zctx: Any, monkeypatch: pytest.MonkeyPatch
+    scene_of: Callable[[int], Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ghost: the very frames, under the very identity, when its owner is gone and another of its name is here."""
     recorder = Recorder(monkeypatch)
-    scene = Scene(run_of(), zctx, learners=2)
+    scene = scene_of(2)
     ghost = node_of(scene.trainers[0]).key
     recorded = [entry for entry in recorder.heard if not isinstance(decode(entry[1][0]), w.Goodbye)]
     scene.trainers[0].stop()
     scene.trainers.append(scene.run.join("a"))
     scene.run.until(lambda: scene.trainers[-1].steps > 3, "a newer process of that name")
+    desks = scene.syncer.machine.desk
+    scene.run.until(lambda: not any(ghost in desk.intake.held for desk in desks), "the merge of what is held of it")
+    scene.goes_on()
     merged = [state.map_.get(ghost) for state in scene.syncer.body.states.values()]
     recorder.heard = recorded
     count = recorder.replay(scene.enemy(ghost), times=1)
