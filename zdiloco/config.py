@@ -37,7 +37,7 @@ SECTIONS: Mapping[str, type] = get_type_hints(RunConfig)
 """Section name -> the dataclass that owns its keys."""
 
 
-MAX_BYTES = 2**20
+MAX_BYTES = 2**18
 """Most bytes of a run.toml: a file that is larger is something else."""
 MAX_SHOWN = 100
 
@@ -183,21 +183,16 @@ def _nearest(path: str) -> str:
 
 def shown(value: object) -> str:
     """A wrong value as it may stand in one line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _type_name(hint: Any) -> str:
     names = {int: "whole number", float: "number", str: "text", bool: "true or false"}
     return names.get(hint, str(hint))
-
-
-def _shown(value: Any) -> str:
-    """A value as it is shown in an error: cut where it is long, and where it is a number without end."""
-    try:
-        return repr(value)[:200]
-    except ValueError:
-        return "a number of thousands of digits"
 
 
 def _toml(value: Any) -> str:

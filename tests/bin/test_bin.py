@@ -3,6 +3,7 @@
 Rule: what the scripts find is made by `tests/bin/conftest.py`. Only the slow test installs.
 """
 
+import itertools
 import os
 import pathlib
 import re

@@ -237,7 +237,7 @@ def parse_cursor(data: bytes) -> None:
 ANSWER = {
     "run_id": "r", "epoch": 1, "phase": "running", "target_tokens": 10, "progress": 0.5, "merged_tokens": 5.0,
     "rounds": 1, "mean_participants": 1.0, "live": 1, "quorum": 1, "max_open_rounds": 1,
-    "ledger": {"trained": 9, "merged": 5, "lost": None}, "node": {"insecure": True},
+    "waits": ["nobody waits"], "ledger": {"trained": 9, "merged": 5, "lost": None}, "node": {"insecure": True},
     "fragments": [{"fragment": 0, "version": 1, "stable": None, "held": 0, "round": {"state": "open"}, "why": ""}],
     "learners": [
         {"name": "a", "state": "live", "step": 1, "steps_per_s": 1.0, "staleness": None, "rounds": 1,

@@ -79,7 +79,7 @@ class Scene:
         self.syncer = stage.sync()
         script = stage.folder / "big_script.py"
         shutil.copy(Path(__file__).parent / "big_script.py", script)
-        self.learner = stage._start("script-big", [str(script), str(stage.toml), "big", "0.01"])
+        self.learner = stage.start("script-big", [str(script), str(stage.toml), "big", "0.01"])
         self.goes_on()
         self.figures = Figures(self.syncer)
         self.before = self.figures.resident_bytes

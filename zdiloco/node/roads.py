@@ -66,6 +66,7 @@ class Roads:
         self.counts: dict[MemberKey, Counts] = {}
         self.strangers: Counter[str] = Counter()
         self.version = ""
+        self._understood = False
         self._control: dict[MemberKey, deque[tuple[type, bytes]]] = {}
         self._bulk: dict[MemberKey, OrderedDict[tuple[str, int], ChunkOut]] = {}
 
@@ -108,6 +109,7 @@ class Roads:
             else:
                 counts.malformed["frame"] += 1
             return None
+        self._understood = True
         return Arrival(key, message, frames[1].buffer if len(frames) == 2 else None)
 
     def _other_version(self, road: Road, key: MemberKey, error: VersionMismatch) -> None:
@@ -120,8 +122,8 @@ class Roads:
             self.send(key, Unwelcome(reason="version", text=str(error), fatal=True))
 
     def check_version(self) -> None:
-        """Raise ConfigError where somebody has spoken another version of the protocol; both are named."""
-        if self.version:
+        """Raise ConfigError where nothing but another version of the protocol was ever heard; both are named."""
+        if self.version and not self._understood:
             raise ConfigError(self.version)
 
     # ---- sending
