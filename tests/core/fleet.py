@@ -222,10 +222,14 @@ class World:
 
     # ---- learners
 
-    def join(self, name: str, step_s: float = 0.05, link: Link | None = None, **params: Any) -> Actor:
+    def join(
+        self, name: str, step_s: float = 0.05, link: Link | None = None, *, watching: bool = False, **params: Any
+    ) -> Actor:
         key = MemberKey(name, self.rng.getrandbits(60) + 1)
         shares = (1 / self.num_fragments,) * self.num_fragments
-        machine = LearnerMachine(key, self.params, LearnerParams(**params), shares=shares, layout_digest="layout")
+        machine = LearnerMachine(
+            key, self.params, LearnerParams(**params), shares=shares, layout_digest="layout", watching=watching
+        )
         actor = Actor(key, machine, LearnerBody(self.num_fragments), link or Link(), step_s, self.site)
         self.actors[key] = actor
         self.tell(actor, m.Started())
@@ -259,7 +263,7 @@ class World:
         if isinstance(action, m.Send):
             self.up(actor, action.message)
         elif isinstance(action, m.Ready):
-            if not actor.training:
+            if not (actor.training or actor.machine.watching):
                 actor.training = True
                 self.at(actor.step_s, lambda: self.step(actor))
         elif isinstance(action, m.Receive):

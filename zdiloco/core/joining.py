@@ -5,6 +5,13 @@ Rule: a learner that has values trains on, whatever happens to the syncer; only 
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from zdiloco.core.messages import Heartbeat, Hello
+from zdiloco.units import NO_EPOCH
+
+if TYPE_CHECKING:
+    from zdiloco.core.learner import LearnerMachine
 
 HELLO_FIRST_S = 0.5
 HELLO_MOST_S = 5.0
@@ -89,3 +96,23 @@ class Hail:
         """No hello until the next one is said: this process is about to get another incarnation."""
         self.reset()
         self.due_at = float("inf")
+
+def hello_of(learner: "LearnerMachine") -> Hello:
+    """How a learner introduces itself; one that only watches tells no epoch and no states, so it has no say."""
+    seen, watching = tuple(duty.progress.seen for duty in learner.duties), learner.watching
+    return Hello(
+        name=learner.key.name,
+        incarnation=learner.key.incarnation,
+        run_name=learner.run_name,
+        run_id=learner.run_id,
+        layout_digest=learner.layout_digest,
+        epoch=NO_EPOCH if watching else max([learner.epoch, *(stamp.epoch for stamp in seen)]),
+        stamps=seen if learner.ready and not watching else (),
+        step=learner.step,
+        watching=watching,
+    )
+
+
+def heartbeat_of(learner: "LearnerMachine") -> Heartbeat:
+    """A learner's sign of life."""
+    return Heartbeat(step=learner.step, epoch=NO_EPOCH if learner.watching else learner.epoch)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from zdiloco.core.duty import Duty, DutyEvent, DutyState
 from zdiloco.core.inflow import Inflow
-from zdiloco.core.joining import TABLE, Hail, LearnerPhase, LearnerTurn
+from zdiloco.core.joining import TABLE, Hail, LearnerPhase, LearnerTurn, heartbeat_of, hello_of
 from zdiloco.core.ledger import FragmentRow, row_of
 from zdiloco.core.machine import (
     SYNCER,
@@ -47,8 +47,6 @@ from zdiloco.core.messages import (
     Farewell,
     Goodbye,
     HandbackRequest,
-    Heartbeat,
-    Hello,
     Message,
     Refused,
     Report,
@@ -67,14 +65,18 @@ LEAVE_S = 4.0
 
 
 class LearnerMachine:
-    """One learner process. `shares`: parameter share per fragment; `layout_digest`: of its own model."""
+    """One learner process. `shares`: parameter share per fragment; `layout_digest`: of its own model.
+
+    One that is `watching` adopts what is published and has no say: it makes no steps, gives no values and no epoch
+    away, answers no call, and is content with whatever syncer serves its run.
+    """
 
     def __init__(
         self, key: MemberKey, sync: SyncParams, params: LearnerParams, *, shares: tuple[float, ...], layout_digest: str,
-        run_name: str = "",
+        run_name: str = "", watching: bool = False,
     ) -> None:  # fmt: skip
         self.key, self.sync, self.params = key, sync, params
-        self.shares, self.layout_digest, self.run_name = shares, layout_digest, run_name
+        self.shares, self.layout_digest, self.run_name, self.watching = shares, layout_digest, run_name, watching
         self.phase = _P.HAILING
         self.run_id = ""
         self.epoch: Epoch = NO_EPOCH
@@ -226,14 +228,16 @@ class LearnerMachine:
         return self.duties[fragment] if fragment < len(self.duties) else None
 
     def _donate(self, message: Donate, now: float) -> list[LearnerAction]:
-        if self.phase is not _P.HAILING or self.ready:
+        if self.phase is not _P.HAILING or self.ready or self.watching:
             return []
         self._move(_T.ASKED)
         note = Note(what="donates the initial values", why="this run has none yet")
         return [note, SendLayout(), *(SendInitial(fragment=duty.index) for duty in self.duties)]
 
     def _welcome(self, message: Welcome, now: float) -> list[LearnerAction]:
-        if message.epoch < self.epoch or self.phase is _P.LEAVING:
+        if message.epoch < self.epoch and self.watching:
+            self.epoch, self.reseed = NO_EPOCH, f"the run goes on from epoch {message.epoch.counter}, which is older"
+        if message.epoch < self.epoch or self.phase is _P.LEAVING or self.reseed:
             return []
         if len(message.versions) != len(self.duties):
             counts = f"{len(message.versions)} fragments, this model {len(self.duties)}"
@@ -247,8 +251,7 @@ class LearnerMachine:
                 duty.version = duty.declined = 0  # a successor may have gone back: its versions start lower
         self.epoch, self.run_id = message.epoch, message.run_id
         self.global_progress = max(self.global_progress, message.progress)
-        why = f"epoch {message.epoch.counter} of {message.run_id}"
-        note = Note(what=f"welcomed as member {message.order}", why=why)
+        note = Note(what=f"welcomed as member {message.order}", why=f"epoch {self.epoch.counter} of {self.run_id}")
         actions: list[LearnerAction] = [note]
         for duty, version in zip(self.duties, message.versions, strict=True):
             if duty.progress.seen.epoch != self.epoch or version > duty.tip.version:
@@ -289,7 +292,8 @@ class LearnerMachine:
 
     def _called(self, fragment: int, version: int) -> None:
         duty = self.duty(fragment)
-        if duty and duty.state in (DutyState.IDLE, DutyState.CALLED) and version >= duty.version:
+        free = duty is not None and duty.state in (DutyState.IDLE, DutyState.CALLED) and not self.watching
+        if duty and free and version >= duty.version:
             duty.move(DutyEvent.CALLED)
             duty.version = version
 
@@ -301,7 +305,7 @@ class LearnerMachine:
 
     def _handback_request(self, message: HandbackRequest, now: float) -> list[LearnerAction]:
         duty = self.duty(message.fragment)
-        if duty is None or duty.adopted is None:
+        if duty is None or duty.adopted is None or self.watching:
             return []
         return [SendHandback(fragment=duty.index, stamp=duty.progress.seen, map_=tuple(duty.map.values()))]
 
@@ -320,13 +324,7 @@ class LearnerMachine:
 
     def _say_hello(self, now: float) -> list[LearnerAction]:
         self.hail.next(now)
-        hello = Hello(
-            name=self.key.name, incarnation=self.key.incarnation,
-            run_name=self.run_name, run_id=self.run_id, layout_digest=self.layout_digest,
-            epoch=max([self.epoch, *(duty.progress.seen.epoch for duty in self.duties)]),
-            stamps=tuple(duty.progress.seen for duty in self.duties) if self.ready else (), step=self.step,
-        )  # fmt: skip
-        return [Send(key=SYNCER, message=hello)]
+        return [Send(key=SYNCER, message=hello_of(self))]
 
     def _leave(self, event: LeaveRequested, now: float) -> list[LearnerAction]:
         if self.phase is _P.LEAVING:
@@ -367,7 +365,7 @@ class LearnerMachine:
             actions += self._say_hello(now)
         if now >= self.beat_at + self.sync.beat_every_s:
             self.beat_at = now
-            actions.append(Send(key=SYNCER, message=Heartbeat(step=self.step, epoch=self.epoch)))
+            actions.append(Send(key=SYNCER, message=heartbeat_of(self)))
         actions += self.outflow.turn(now) + self.inflow.turn(now)
         if self.phase is _P.LEAVING:
             waiting = any(duty.state is DutyState.SENT for duty in self.duties)

@@ -86,6 +86,7 @@ class Member:
     order: int
     state: MemberState
     heard_at: float
+    watching: bool = False
     step: int = 0
     step_at: float = 0.0
     first_step: int | None = None
@@ -188,7 +189,7 @@ class Fleet:
             self._forget_one()
         self.order += 1
         state = MemberState.WATCHING if watching else MemberState.JOINING
-        member = Member(key=key, order=self.order, state=state, heard_at=now)
+        member = Member(key=key, order=self.order, state=state, heard_at=now, watching=watching)
         for average in (member.pace, member.answer, member.staleness):
             average.share = self.params.average
         if known:  # what its name was told stays to be seen, however often it starts over
@@ -237,8 +238,17 @@ class Fleet:
         if member.key.name in self.offenders:
             member.move(MemberEvent.OFFENDED, "in quarantine until one clean round")
 
+    def leave(self, member: Member, why: str) -> None:
+        """The member takes leave in order; of one that only watched nothing is left."""
+        member.move(MemberEvent.LEFT, why)
+        if member.watching:
+            del self.members[member.key.name]
+
     def judge_silence(self, now: float) -> list[Member]:
-        """Move silent members on; returns those whose state changed. Signs of life only ever move that moment on."""
+        """Move silent members on; returns those whose state changed. Signs of life only ever move that moment on.
+
+        Of those that only watched, and are gone, nothing is left.
+        """
         changed: list[Member] = []
         if self._silence_at is not None and now < self._silence_at:
             return changed
@@ -250,6 +260,9 @@ class Fleet:
             elif now >= member.heard_at + self.params.suspect_after_s and (member.state, MemberEvent.SILENT) in TABLE:
                 member.move(MemberEvent.SILENT, f"silent for {silent:.1f} s")
                 changed.append(member)
+        for member in changed:
+            if member.watching and member.state is MemberState.GONE:
+                del self.members[member.key.name]
         self._silence_at = None
         return changed
 

@@ -154,7 +154,8 @@ class Reception:
             return Unwelcome(reason="run", text=text, fatal=True)
         if key in self.syncer.fleet.replaced:
             return self._replaced(key)
-        if self.syncer.layout_digest and not hello.watching and hello.layout_digest != self.syncer.layout_digest:
+        judged = hello.layout_digest or not hello.watching  # who only watches need not have a model
+        if self.syncer.layout_digest and judged and hello.layout_digest != self.syncer.layout_digest:
             text = (
                 f"your model's layout is {hello.layout_digest}, this run's is {self.syncer.layout_digest}: the model, "
                 "sync.num_fragments and learner.strategy must be the same everywhere"

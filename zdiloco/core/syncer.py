@@ -41,7 +41,7 @@ from zdiloco.core.machine import (
     TimerDue,
     Unusable,
 )
-from zdiloco.core.membership import Fleet, Member, MemberEvent, MemberState
+from zdiloco.core.membership import Fleet, Member, MemberState
 from zdiloco.core.messages import (
     Beat,
     Call,
@@ -210,7 +210,7 @@ class SyncerMachine:
         return [Serve(key=member.key, fragment=message.fragment)] if self._desk_of(message.fragment) else []
 
     def _goodbye(self, member: Member, message: Goodbye, now: float) -> list[SyncerAction]:
-        member.move(MemberEvent.LEFT, message.reason)
+        self.fleet.leave(member, message.reason)
         member.trained_tokens, member.left_tokens = message.trained_tokens, message.left_tokens
         member.unmerged_tokens, member.dropped_tokens = 0.0, message.dropped_tokens
         note = Note(what=f"{member.key.name} leaves", why=message.reason)
