@@ -15,6 +15,7 @@ from zdiloco import __version__
 from zdiloco.cli import logs
 from zdiloco.cli.config import config
 from zdiloco.cli.demo import demo
+from zdiloco.cli.eval import evaluate
 from zdiloco.cli.learner import learner
 from zdiloco.cli.options import LEVELS
 from zdiloco.cli.status import status
@@ -40,7 +41,7 @@ def cli(log_level: str) -> None:
     logs.configure(log_level)
 
 
-for command in (sync, learner, status, config, demo):
+for command in (sync, learner, evaluate, status, config, demo):
     cli.add_command(command)
 
 

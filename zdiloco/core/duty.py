@@ -91,6 +91,11 @@ class Duty:
         return max([self.progress.seen, *adopting, *self.ready, *self.receiving])
 
     @property
+    def arriving(self) -> bool:
+        """Whether a newer state is on its way in."""
+        return bool(self.receiving or self.ready)
+
+    @property
     def must_follow(self) -> bool:
         """Whether a newer state has to be adopted before anything is cut again."""
         return self.refused_on == (self.progress.after, self.progress.seen.epoch)

@@ -314,7 +314,8 @@ class LearnerMachine:
             return []
         self.farewell = message
         self.global_progress = max(self.global_progress, float(message.finished))
-        return self._take_leave(message.reason, message.finished, now, now)
+        ends = now + LEAVE_S if self.watching else now  # for what is still on its way to it
+        return self._take_leave(message.reason, message.finished, now, ends)
 
     # ---- arriving, leaving, time
 
@@ -368,7 +369,7 @@ class LearnerMachine:
             actions.append(Send(key=SYNCER, message=heartbeat_of(self)))
         actions += self.outflow.turn(now) + self.inflow.turn(now)
         if self.phase is _P.LEAVING:
-            waiting = any(duty.state is DutyState.SENT for duty in self.duties)
+            waiting = any(duty.state is DutyState.SENT or (self.watching and duty.arriving) for duty in self.duties)
             if now >= self.leave_ends or (not waiting and self.outflow.is_pushed()):
                 actions += self._goodbye()
         return actions

@@ -33,7 +33,7 @@ from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
 from zdiloco.tensor.binding import Binding
-from zdiloco.units import NO_EPOCH, RUN_NAME_CHARS, Epoch, MemberKey
+from zdiloco.units import NO_EPOCH, RUN_NAME_CHARS, MemberKey
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,9 @@ class LearnerNode(LearnerView):
     gone), MachineError (our own failure).
     """
 
+    watching = False
+    counting: type[CounterFile] = CounterFile
+
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, settings: Settings, *, name: str, hooks: Hooks | None = None
     ) -> None:  # fmt: skip
@@ -63,26 +66,22 @@ class LearnerNode(LearnerView):
         check_name(name, "the learner's name")
         self.settings = settings
         self.layout = layout_for(model, settings.sync.num_fragments, settings.learner.strategy)
-        self._optimizer = optimizer
-        self._hooks = hooks = hooks or Hooks()
-        self._clock, self._tape = hooks.clock, hooks.tape
+        self._optimizer, self._hooks = optimizer, hooks or Hooks()
+        self._clock, self._tape = self._hooks.clock, self._hooks.tape
         self._lock = threading.Lock()
         self._net: deque[m.LearnerAction | MemberKey] = deque()  # a key: from here on under this identity
-        self._poke = threading.Event()
-        self._ready = threading.Event()
-        self._over = threading.Event()
-        self._closed = False
+        self._poke, self._ready, self._over = (threading.Event() for _ in range(3))
         self._failure: BaseException | None = None
         self._finish: m.Finish | None = None
         self._stopped: m.Stop | None = None
-        self._epoch: Epoch = NO_EPOCH
+        self._closed, self._epoch = False, NO_EPOCH
         self._stepped_at: float | None = None
-        key = MemberKey(name, new_incarnation())
+        key, layout = MemberKey(name, new_incarnation()), self.layout
         self.machine = LearnerMachine(
-            key, settings.sync, settings.learner, shares=self.layout.shares, layout_digest=self.layout.digest,
-            run_name=settings.run.name[:RUN_NAME_CHARS],
+            key, settings.sync, settings.learner, shares=layout.shares, layout_digest=layout.digest,
+            run_name=settings.run.name[:RUN_NAME_CHARS], watching=self.watching,
         )  # fmt: skip
-        self._counters = CounterFile(settings.run.path, key, len(self.layout.fragments))
+        self._counters = self.counting(settings.run.path, key, len(layout.fragments))
         self._body = LearnerBody(Binding(model, self.layout), settings.learner.codec)
         self.wake = Wake()
         self._worker = Worker("zdiloco-worker", self._fail)
@@ -279,7 +278,7 @@ class LearnerNode(LearnerView):
         self._counters.write(machine.step, machine.trained_tokens, machine.ledger_rows())
         self._counters.close()
         key = MemberKey(machine.key.name, new_incarnation())
-        self._counters = CounterFile(self.settings.run.path, key, len(self.layout.fragments), required=False)
+        self._counters = self.counting(self.settings.run.path, key, len(self.layout.fragments), required=False)
         forget_inner(self._optimizer)
         self._net.append(key)  # after what the old incarnation still has to say
         self._ask(m.Reborn(incarnation=key.incarnation), at_boundary=True)

@@ -35,6 +35,7 @@ from zdiloco.units import Epoch, FragmentId, MemberKey, Merged, Stamp
 log = logging.getLogger(__name__)
 
 FOLDER = "checkpoints"
+READ_AGAIN = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,108 +69,22 @@ class Cut:
     replaced: tuple[MemberKey, ...] = ()
 
 
-class Store:
-    """The checkpoints of one run folder, held by one process: a second one gets ConfigError.
+class Archive:
+    """The checkpoints of one run folder as a reader sees them, who holds nothing: a syncer may write on meanwhile.
 
-    One thread writes, after `load`. `highest_epoch` is the highest epoch counter that any manifest here ever had in
-    its name, damaged ones included: a successor must go above it.
+    `highest_epoch` is the highest epoch counter that any manifest here ever had in its name, damaged ones included.
     """
 
-    def __init__(self, run_dir: Path, *, keep: int, disk: Disk | None = None) -> None:
+    def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / FOLDER
-        self._keep = keep
-        self._disk = disk or Disk()
         self._files: dict[FragmentId, tuple[int, dict[str, Any]]] = {}  # fragment -> (revision, entry of its file)
         self._number = 0
         self.highest_epoch = 0
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock: BinaryIO = (run_dir / "syncer.lock").open("ab")
-        except OSError as error:
-            raise disk_error(f"run.dir {run_dir} cannot be used", error) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise ConfigError(f"run.dir {run_dir} is in use by another syncer on this machine") from error
-
-    def close(self) -> None:
-        """Give the run folder free; harmless when repeated."""
-        self._lock.close()
 
     def manifests(self) -> list[Path]:
         """The manifests on the disk, newest first."""
-        numbered = [(numbers, path) for path in self._folder.iterdir() if (numbers := numbers_of(path))]
+        numbered = [(numbers, path) for path in self._folder.glob("manifest-*") if (numbers := numbers_of(path))]
         return [path for _, path in sorted(numbered, reverse=True)]
-
-    # ---- writing
-
-    def write(self, cut: Cut) -> Path:
-        """Make the cut durable and return its manifest; then remove what no kept manifest names.
-
-        Raises StoreError where the disk is full or fails: the older cuts are untouched, and the next write starts anew.
-        """
-        try:
-            entries = [self._put_fragment(fragment) for fragment in cut.fragments]
-            layout_data = canonical(cut.layout)
-            layout = self._put_once(f"layout-{xxhash.xxh3_128_hexdigest(layout_data)}.json", layout_data)
-            self._disk.sync_folder(self._folder)
-            name = f"manifest-{self._number + 1:09d}-e{cut.epoch.counter}.json"
-            self._disk.put(self._folder / name, signed(_manifest(cut, entries, layout)))
-            self._disk.sync_folder(self._folder)
-        except OSError as error:
-            self._sweep_quietly()
-            raise StoreError(f"cannot write a checkpoint to {self._folder}: {error.strerror or error}") from error
-        self._number += 1
-        self.highest_epoch = max(self.highest_epoch, cut.epoch.counter)
-        for fragment, entry in zip(cut.fragments, entries, strict=True):
-            self._files[fragment.fragment] = (fragment.revision, _file_part(entry))
-        self._sweep_quietly()
-        return self._folder / name
-
-    def _put_fragment(self, cut: FragmentCut) -> dict[str, Any]:
-        revision, entry = self._files.get(cut.fragment, (None, {}))
-        if revision != cut.revision:
-            tensors = {"theta": cut.theta, "value": cut.value}
-            if cut.buf is not None:
-                tensors["buf"] = cut.buf
-            told = {"format": str(FORMAT), "fragment": str(cut.fragment), "codec": cut.codec, "stamp": str(cut.stamp)}
-            data = safetensors.torch.save(tensors, metadata=told)
-            digest = xxhash.xxh3_128_hexdigest(data)
-            name = f"fragment-{cut.fragment:03d}-{digest}.safetensors"
-            self._put_once(name, data)
-            entry = {"file": name, "digest": digest, "bytes": len(data)}
-        state = {"stamp": [*cut.stamp.epoch, cut.stamp.version], "codec": cut.codec, "map": [list(m) for m in cut.map_]}
-        return {**entry, "fragment": cut.fragment, **state}
-
-    def _put_once(self, name: str, data: bytes) -> str:
-        """Write a file whose name says its content, unless a whole one is there."""
-        path = self._folder / name
-        if not path.exists() or path.stat().st_size != len(data):
-            self._disk.put(path, data)
-        return name
-
-    def _sweep_quietly(self) -> None:
-        """Remove files that no kept manifest names. What cannot be removed now is removed after a later write."""
-        try:
-            self._sweep()
-        except (OSError, StoreError) as error:
-            log.warning("old checkpoint files stay for now why=%r", str(error))
-
-    def _sweep(self) -> None:
-        manifests = self.manifests()
-        kept = manifests[: self._keep]
-        named = {path.name for path in kept}
-        for path in kept:
-            manifest = read_manifest(path)
-            named |= {manifest.layout, *(entry.file for entry in manifest.fragments)}
-        for path in manifests[self._keep :]:  # manifests first: none may ever name a file that is gone
-            self._disk.remove(path)
-        for path in self._folder.iterdir():
-            if path.name not in named and not path.name.startswith("manifest-"):
-                self._disk.remove(path)
-
-    # ---- reading
 
     def load(self) -> Cut | None:
         """Return the newest complete cut; None where nothing was ever saved here.
@@ -239,6 +154,115 @@ class Store:
             codec=entry.codec,
             map_=entry.map,
         )
+
+
+class Store(Archive):
+    """The checkpoints of one run folder, held by one process: a second one gets ConfigError.
+
+    One thread writes, after `load`. A successor must go above `highest_epoch`.
+    """
+
+    def __init__(self, run_dir: Path, *, keep: int, disk: Disk | None = None) -> None:
+        super().__init__(run_dir)
+        self._keep = keep
+        self._disk = disk or Disk()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock: BinaryIO = (run_dir / "syncer.lock").open("ab")
+        except OSError as error:
+            raise disk_error(f"run.dir {run_dir} cannot be used", error) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ConfigError(f"run.dir {run_dir} is in use by another syncer on this machine") from error
+
+    def close(self) -> None:
+        """Give the run folder free; harmless when repeated."""
+        self._lock.close()
+
+    def write(self, cut: Cut) -> Path:
+        """Make the cut durable and return its manifest; then remove what no kept manifest names.
+
+        Raises StoreError where the disk is full or fails: the older cuts are untouched, and the next write starts anew.
+        """
+        try:
+            entries = [self._put_fragment(fragment) for fragment in cut.fragments]
+            layout_data = canonical(cut.layout)
+            layout = self._put_once(f"layout-{xxhash.xxh3_128_hexdigest(layout_data)}.json", layout_data)
+            self._disk.sync_folder(self._folder)
+            name = f"manifest-{self._number + 1:09d}-e{cut.epoch.counter}.json"
+            self._disk.put(self._folder / name, signed(_manifest(cut, entries, layout)))
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            self._sweep_quietly()
+            raise StoreError(f"cannot write a checkpoint to {self._folder}: {error.strerror or error}") from error
+        self._number += 1
+        self.highest_epoch = max(self.highest_epoch, cut.epoch.counter)
+        for fragment, entry in zip(cut.fragments, entries, strict=True):
+            self._files[fragment.fragment] = (fragment.revision, _file_part(entry))
+        self._sweep_quietly()
+        return self._folder / name
+
+    def _put_fragment(self, cut: FragmentCut) -> dict[str, Any]:
+        revision, entry = self._files.get(cut.fragment, (None, {}))
+        if revision != cut.revision:
+            tensors = {"theta": cut.theta, "value": cut.value}
+            if cut.buf is not None:
+                tensors["buf"] = cut.buf
+            told = {"format": str(FORMAT), "fragment": str(cut.fragment), "codec": cut.codec, "stamp": str(cut.stamp)}
+            data = safetensors.torch.save(tensors, metadata=told)
+            digest = xxhash.xxh3_128_hexdigest(data)
+            name = f"fragment-{cut.fragment:03d}-{digest}.safetensors"
+            self._put_once(name, data)
+            entry = {"file": name, "digest": digest, "bytes": len(data)}
+        state = {"stamp": [*cut.stamp.epoch, cut.stamp.version], "codec": cut.codec, "map": [list(m) for m in cut.map_]}
+        return {**entry, "fragment": cut.fragment, **state}
+
+    def _put_once(self, name: str, data: bytes) -> str:
+        """Write a file whose name says its content, unless a whole one is there."""
+        path = self._folder / name
+        if not path.exists() or path.stat().st_size != len(data):
+            self._disk.put(path, data)
+        return name
+
+    def _sweep_quietly(self) -> None:
+        """Remove files that no kept manifest names. What cannot be removed now is removed after a later write."""
+        try:
+            self._sweep()
+        except (OSError, StoreError) as error:
+            log.warning("old checkpoint files stay for now why=%r", str(error))
+
+    def _sweep(self) -> None:
+        manifests = self.manifests()
+        kept = manifests[: self._keep]
+        named = {path.name for path in kept}
+        for path in kept:
+            manifest = read_manifest(path)
+            named |= {manifest.layout, *(entry.file for entry in manifest.fragments)}
+        for path in manifests[self._keep :]:  # manifests first: none may ever name a file that is gone
+            self._disk.remove(path)
+        for path in self._folder.iterdir():
+            if path.name not in named and not path.name.startswith("manifest-"):
+                self._disk.remove(path)
+
+
+def read_newest(run_dir: Path) -> Cut | None:
+    """The newest complete cut of a run folder, whether a syncer holds it or not; None: nothing was ever saved there.
+
+    Raises StoreError where none is whole, also after a few looks: a syncer may remove what is just being read.
+    """
+    archive, seen = Archive(run_dir), None
+    for _ in range(READ_AGAIN):
+        try:
+            return archive.load()
+        except ForeignCheckpoint:
+            raise
+        except StoreError:
+            if archive.manifests() == seen:
+                raise
+            seen = archive.manifests()
+    return archive.load()
 
 
 def _fit(theta: Tensor, value: Tensor, buf: Tensor | None) -> bool:
