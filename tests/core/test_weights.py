@@ -71,4 +71,5 @@ def test_plausible_counters_are_taken() -> None:
     ],
 )
 def test_impossible_counters_are_named(fields: dict[str, int], fault: str) -> None:
+    """C-46: no steps or no tokens among them; nothing is divided by zero."""
     assert implausible(contribution(**fields), SyncParams(max_step_tokens=10)) == fault

@@ -60,6 +60,11 @@ class Proxy:
         """Forward at most so much on a road, each way."""
         self._rates[road] = bytes_per_s
 
+    def connections(self, road: int) -> int:
+        """How many connections of a road have been let through and not been cut."""
+        with self._lock:
+            return len(self._pairs[road])
+
     def close(self) -> None:
         """End every connection and thread."""
         self._closing.set()
@@ -103,13 +108,16 @@ class Proxy:
         """Forward one way until either end is closed."""
         with suppress(OSError):
             while data := source.recv(PIECE):
-                while not self._flows[road].wait(LOOK_S):
-                    if self._closing.is_set():
-                        return
-                if road in self._rates:
-                    self._closing.wait(len(data) / self._rates[road])
+                self._hold(road, len(data))
                 sink.sendall(data)
         _reset(source, sink)
+
+    def _hold(self, road: int, nbytes: int) -> None:
+        """Wait until these bytes may go on: the flow is not stopped, and its rate allows them."""
+        while not self._flows[road].wait(LOOK_S) and not self._closing.is_set():
+            continue
+        if road in self._rates:
+            self._closing.wait(nbytes / self._rates[road])
 
 
 def _reset(*sockets: socket.socket) -> None:

@@ -191,6 +191,7 @@ def test_a_disk_that_is_full_later_does_not_stop_the_training(
 
 
 def test_a_learner_waits_for_a_syncer_that_is_not_there_yet(run_of: MakeRun) -> None:
+    """A-19: started first, it joins when the syncer appears."""
     run = run_of()
     trainer = run.join("early")
     assert not trainer.joined.wait(0.3)

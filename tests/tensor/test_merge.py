@@ -122,6 +122,7 @@ def test_one_merge_is_near_the_reference_at_any_scale(count, seed, name, method,
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("method", ["avg", "rda"])
 def test_one_contribution_passes_bit_for_bit(name, method):
+    """C-39: a learner alone takes the outer step on its own outer gradient."""
     codec = get_codec(name)
     data = codec.encode(vectors_of(MIXED, 1, 4)[0])
     nothing = Weighted(data=codec.encode(torch.ones(MIXED.numel)), codec=codec, weight=0.0)

@@ -20,6 +20,7 @@ def schedule(**changes: float) -> InnerSchedule:
 
 @given(warmup=fractions, final=st.floats(0.01, 1), progress=st.floats(-1, 2), steps=st.integers(0, 100))
 def test_never_zero_unasked_and_never_above_lr(warmup: float, final: float, progress: float, steps: int) -> None:
+    """C-49: the rate follows the run's progress and is zero nowhere."""
     rate = schedule(warmup_fraction=warmup, final_fraction=final).rate(progress, steps)
     assert 0 < rate <= 1.0 + 1e-12
 
@@ -45,6 +46,7 @@ def test_rises_then_falls_without_jumps() -> None:
 
 
 def test_a_join_in_the_middle_warms_up_and_then_follows_the_road() -> None:
+    """C-49: adoptions rebuild nothing; only a join warms up, once and shortly."""
     s = schedule()
     assert [s.rate(0.1, n) for n in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
     assert schedule(rejoin_warmup_steps=0).rate(0.1, 0) == pytest.approx(1.0)
