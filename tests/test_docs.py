@@ -305,10 +305,14 @@ def test_the_papers_are_cited_and_the_project_stands_alone() -> None:
 
 
 @pytest.fixture
-def served(tmp_path: pathlib.Path, free_ports: Callable[[int], int]) -> Iterator[SyncerNode]:
-    """A syncer on loopback, whose run.toml lies in tmp_path."""
+def served(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, free_ports: Callable[[int], int]
+) -> Iterator[SyncerNode]:
+    """A syncer on loopback, whose run.toml lies in tmp_path. The parameter is its quorum, 1 without one."""
+    quorum = getattr(request, "param", 1)
     (tmp_path / "run.toml").write_text(
-        f'[run]\ndir = "{tmp_path / "run"}"\ntarget_tokens = 2000\n[sync]\nsync_period = 4\ncheckpoint_every_s = 0.5\n'
+        f'[run]\ndir = "{tmp_path / "run"}"\ntarget_tokens = 2000\n[sync]\nmin_quorum = {quorum}\n'
+        f"sync_period = 4\ncheckpoint_every_s = 0.5\n"
         f"beat_every_s = 0.1\nsuspect_after_s = 1.0\n[net]\nport = {free_ports(4)}\n"
     )
     node = SyncerNode(load(tmp_path / "run.toml"))
@@ -321,6 +325,7 @@ def served(tmp_path: pathlib.Path, free_ports: Callable[[int], int]) -> Iterator
 
 @pytest.mark.net
 @pytest.mark.proc
+@pytest.mark.parametrize("served", [2], indirect=True)  # else one may be at the target before the other has joined
 def test_the_script_of_the_examples_runs(served: SyncerNode, tmp_path: pathlib.Path) -> None:
     """Both files as they lie there, save ports and folder; two learners, started as the README says."""
     for name in ("a", "b"):

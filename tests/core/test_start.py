@@ -7,9 +7,13 @@ import pytest
 
 from tests.core.samples import ANN, BOB, BODY, EVE
 from zdiloco.core import start
-from zdiloco.core.machine import Fetch, Note, Send
+from zdiloco.core.bounds import MAX_EPOCH
+from zdiloco.core.machine import Fetch, Note, Received, Send, TimerDue
 from zdiloco.core.messages import Donate, Handback, HandbackRequest, Hello, InitialOffer, LayoutOffer
-from zdiloco.core.start import PENDING_GRACE_S, TABLE, Donation, Recovery, SyncerPhase, SyncerTurn
+from zdiloco.core.params import SyncParams
+from zdiloco.core.reception import MOST_RESTARTS
+from zdiloco.core.start import PENDING_GRACE_S, TABLE, Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
+from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import Epoch, MemberKey, Merged, Stamp
 
 P, T = SyncerPhase, SyncerTurn
@@ -299,3 +303,18 @@ def test_a_crowd_that_waits_is_bounded_and_whoever_waits_may_repeat_itself(monke
         recovery.hear(key, hello(key, stamp))
     assert set(donation.waiting) == set(recovery.waiting) == {ANN, BOB}
     assert all(key != EVE for key, _ in recovery.pending)
+
+
+def test_an_epoch_that_would_leave_no_room_for_the_next_is_not_believed() -> None:
+    """One liar during a recovery would otherwise have the fleet refused for ever after."""
+    known = KnownState(
+        run_id="run", epoch=OLD, layout_digest="layout", numels=(9,), shares=(1.0,), stamps=(Stamp(OLD, 5),), maps=((),)
+    )
+    machine = SyncerMachine(SyncParams(), run_id="new", ident=9, now=0.0, known=known)
+    claims = {ANN: MAX_EPOCH - 1, BOB: OLD.counter + MOST_RESTARTS}
+    for key, counter in claims.items():
+        said = hello(key, run_id="run", layout_digest="layout", epoch=Epoch(counter, 1))
+        (answer,) = (a.message for a in machine.handle(Received(key=key, message=said), 0.1) if isinstance(a, Send))
+        assert (answer.reason, answer.fatal) == (("run", True) if key == ANN else ("starting", False))
+    machine.handle(TimerDue(), 60.0)
+    assert machine.epoch == Epoch(OLD.counter + MOST_RESTARTS + 1, 9)

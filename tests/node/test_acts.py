@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.core.samples import contribution
 from zdiloco.core import machine as m
 from zdiloco.core.messages import Body
 from zdiloco.errors import MalformedFrame
@@ -140,6 +141,27 @@ def test_all_who_ask_at_one_time_get_the_same_bytes_and_later_others() -> None:
     bench.ask(KEYS[1])
     assert bench.outbox.held_bytes == bench.bodies[-1].nbytes
     assert list(bench.acts._answered) == [KEYS[1]], "nothing is remembered of who has gone"
+
+
+def test_a_second_body_under_the_name_of_one_under_way_is_lost_and_the_same_one_asked_for_again_is_not() -> None:
+    """Else it would be granted room, and never come."""
+    fed: list[Any] = []
+    fragments = [SimpleNamespace(numel=8)]
+    layout = SimpleNamespace(fragments=fragments, numels=[8])
+    parts: Any = SimpleNamespace(
+        body=SimpleNamespace(layout=layout), transfers=SimpleNamespace(expect=lambda *_: None), feed=fed.append,
+        clock=lambda: 0.0,
+    )  # fmt: skip
+    acts = SyncerActs(parts)
+    body = Body(transfer="c/1", nbytes=16, chunk_bytes=1024, digest=1)
+    first = contribution(1, codec="bf16", body=body)
+    for message in (first, first):
+        acts.do(m.Fetch(key=KEYS[0], message=message))
+    assert fed == []
+    second = contribution(2, codec="bf16", body=body)
+    acts.do(m.Fetch(key=KEYS[0], message=second))
+    reason = "the transfer 'c/1' carries something else already"
+    assert fed == [m.FetchLost(key=KEYS[0], message=second, reason=reason)]
 
 
 def test_a_merge_that_is_not_finite_is_told_to_the_machine() -> None:

@@ -6,7 +6,7 @@ Rule: nobody sees anything of an epoch before its manifest is durable; whoever h
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zdiloco.core.bounds import MAX_EPOCH, MAX_TEXT
+from zdiloco.core.bounds import MAX_TEXT
 from zdiloco.core.desk import FragmentDesk
 from zdiloco.core.machine import (
     HandbackTaken,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from zdiloco.core.syncer import SyncerMachine
 
 _P = SyncerPhase
+MOST_RESTARTS = 2**20
+"""An epoch so far above what the disk knows is not believed: the next one would leave no room for those that follow."""
 MOST_TURNED_AWAY = 256
 """So many of those who were turned away are remembered, to name each once."""
 
@@ -40,11 +42,12 @@ class Reception:
         self.donation = Donation()
         self.recovery: Recovery | None = None
         self.turned_away: set[MemberKey] = set()
+        self.disk_epoch = 0
 
     def start_from(self, known: KnownState, now: float) -> None:
         """A syncer starts again: what its disk holds, until the fleet has been asked for newer states."""
         self.syncer.phase, self.syncer.run_id = _P.RECOVERING, known.run_id
-        self.syncer.layout_digest = known.layout_digest
+        self.syncer.layout_digest, self.disk_epoch = known.layout_digest, known.epoch.counter
         self.syncer.fleet.replaced = dict.fromkeys(known.replaced)
         self.know_layout(known.numels, known.shares)
         self.recovery = Recovery(
@@ -137,7 +140,7 @@ class Reception:
         return [Note(what=f"{key.name} is turned away", why=refusal.text, level="warning")]
 
     def _check_hello(self, key: MemberKey, hello: Hello) -> Unwelcome | None:
-        if hello.epoch.counter >= MAX_EPOCH:
+        if hello.epoch.counter > max(self.syncer.epoch.counter, self.disk_epoch) + MOST_RESTARTS:
             return Unwelcome(reason="run", text=f"epoch {hello.epoch.counter} cannot be", fatal=True)
         serves = self.syncer.run_id
         if hello.run_name and hello.run_name != run_name_in(serves):

@@ -105,6 +105,9 @@ class SyncerActs:
         key, message = action.key, action.message
         place = (key, message.body.transfer)
         if place in self._fetching:
+            if self._fetching[place] != message:
+                reason = f"the transfer {message.body.transfer!r} carries something else already"
+                self._parts.feed(m.FetchLost(key=key, message=message, reason=reason))
             return
         if isinstance(message, LayoutOffer):
             self._donor, self._early = None, []
