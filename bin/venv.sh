@@ -77,7 +77,7 @@ prepare_venv() {
 }
 
 # Locks the open file 9. The lock belongs to the file as this shell holds it open, so it outlives the small Python and
-# ends when this shell and its children have closed the file, however they end.
+# ends when this shell and its children have closed the file, however they end. Korn shells hand it on only if told so.
 venv_lock() {
     "$python" -c '
 import fcntl, signal, sys
@@ -90,7 +90,7 @@ except OSError:
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(1))
     signal.alarm(3600)
     fcntl.flock(9, fcntl.LOCK_EX)
-'
+' 9>&9
 }
 
 # Sets $python to the first that is new enough and can make environments. 3.11 first: the pinned torch is tested there.
