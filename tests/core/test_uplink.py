@@ -63,6 +63,20 @@ def test_a_link_that_becomes_slow_is_left_with_one() -> None:
     assert link.uplink.window <= 2
 
 
+def test_a_near_syncer_whose_answers_jitter_is_no_queue() -> None:
+    """5 to 45 ms, as threads and merges have it: calls that come together must not be declined."""
+    rng = random.Random(1)
+    uplink, seq = Uplink(8), 0
+    for step in range(200):
+        sent = range(seq + 1, seq + 1 + uplink.window)
+        seq += uplink.window
+        for each in sent:
+            uplink.start(0, each, step * 0.05)
+        for each in sent:
+            uplink.answered(0, each, step * 0.05 + rng.uniform(0.005, 0.045))
+    assert uplink.window == uplink.most
+
+
 def test_one_more_may_be_cut_while_the_window_is_not_full() -> None:
     uplink = Uplink(4)
     uplink.window = 2

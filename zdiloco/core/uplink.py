@@ -13,6 +13,9 @@ ROOM = 1.3
 """An answer within so many times the shortest one means room."""
 QUEUE = 1.8
 """An answer beyond so many times the shortest one means a queue."""
+JITTER_S = 0.05
+"""More than that much beyond them: threads and the syncer's merges make answers late that met no queue. Near a syncer
+an answer takes milliseconds, and a window that took such noise for a queue would stay at one, and decline calls."""
 PATIENCE = 64
 """Good answers in a row before a size that once queued is tried again; doubles with each failure."""
 NEARLY = 0.9
@@ -68,9 +71,9 @@ class Uplink:
         if beside == 1 or took < self.shortest_s:
             self.alone.append(took)
             self.overlap = True
-        if took > QUEUE * self.shortest_s:
+        if took > QUEUE * self.shortest_s + JITTER_S:
             self._shrink()
-        elif took <= ROOM * self.shortest_s:
+        elif took <= ROOM * self.shortest_s + JITTER_S:
             self.good += 1
             if beside >= self.window:
                 self._grow()
