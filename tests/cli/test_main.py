@@ -15,7 +15,7 @@ from zdiloco.cli.config import config
 from zdiloco.cli.main import cli, run
 from zdiloco.cli.signals import Leaving
 
-COMMANDS = {"sync", "learner", "eval", "status", "config", "demo"}
+COMMANDS = {"sync", "learner", "eval", "status", "config", "demo", "bench"}
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +47,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "chck", "run.toml"], "zdiloco config"),
         (["--log-level", "loud", "status", "h:1"], "zdiloco"),
         (["demo", "--tokens", "many"], "zdiloco demo"),
+        (["bench", "overhead", "--steps", "many"], "zdiloco bench overhead"),
     ],
 )
 def test_wrong_usage_is_one_line_where_to_look_and_2(

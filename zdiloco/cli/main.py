@@ -13,6 +13,7 @@ import click
 
 from zdiloco import __version__
 from zdiloco.cli import logs
+from zdiloco.cli.bench import bench
 from zdiloco.cli.config import config
 from zdiloco.cli.demo import demo
 from zdiloco.cli.eval import evaluate
@@ -41,7 +42,7 @@ def cli(log_level: str) -> None:
     logs.configure(log_level)
 
 
-for command in (sync, learner, evaluate, status, config, demo):
+for command in (sync, learner, evaluate, status, config, demo, bench):
     cli.add_command(command)
 
 

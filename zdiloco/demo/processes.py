@@ -1,4 +1,4 @@
-"""The demo's child processes: real `zdiloco` commands, each with a log of its own; none outlives the demo.
+"""Child processes of the demo and of measurements: real ones, each with a log of its own; none outlives its parent.
 
 Rule: whoever starts a child ends it. `close` asks in order, waits with an end, then kills.
 """
@@ -33,19 +33,26 @@ class DemoFailed(ZdilocoError):
 
 
 class Child:
-    """One running `zdiloco` command. `name` is for people; the log gets everything that it prints."""
+    """One running `zdiloco` command, or another module of ours. `name` is for people; the log gets all that it prints.
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    With `pipes` its standard input and output are `stdin` and `stdout` here, and only its errors go to the log.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], log: Path, *, module: str = "zdiloco.cli", pipes: bool = False
+    ) -> None:  # fmt: skip
         self.name, self.log = name, log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "zdiloco.cli", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else out,
                 stderr=out,
+                bufsize=0,
                 env=_environment(),
                 start_new_session=True,  # an interrupt at the terminal is for the demo, which passes it on
             )
+        self.stdin, self.stdout = self._process.stdin, self._process.stdout
 
     @property
     def exit_code(self) -> int | None:
@@ -57,10 +64,14 @@ class Child:
         self._process.kill()
         self._process.wait()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; to one that has ended, nothing."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
     def ask(self) -> None:
         """SIGTERM: it leaves in order, soon."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit code; None where it still runs after `timeout_s`."""
