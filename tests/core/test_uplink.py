@@ -77,6 +77,19 @@ def test_a_near_syncer_whose_answers_jitter_is_no_queue() -> None:
     assert uplink.window == uplink.most
 
 
+def test_one_late_answer_does_not_make_a_near_syncer_far() -> None:
+    uplink = Uplink(8)
+    uplink.start(0, 1, 0.0)
+    uplink.answered(0, 1, 0.01)
+    uplink.start(0, 2, 1.0)
+    uplink.answered(0, 2, 9.0)
+    assert (uplink.window, uplink.room) == (1, 5)
+    for seq in range(5):
+        assert uplink.free(10.0)
+        uplink.start(1, seq, 10.0)
+    assert not uplink.free(10.0)
+
+
 def test_one_more_may_be_cut_while_the_window_is_not_full() -> None:
     uplink = Uplink(4)
     uplink.window = 2

@@ -14,8 +14,9 @@ ROOM = 1.3
 QUEUE = 1.8
 """An answer beyond so many times the shortest one means a queue."""
 JITTER_S = 0.05
-"""More than that much beyond them: threads and the syncer's merges make answers late that met no queue. Near a syncer
-an answer takes milliseconds, and a window that took such noise for a queue would stay at one, and decline calls."""
+"""Threads and the syncer's merges make an answer so late without any queue, and what one after the other is through
+within so long is none. Near a syncer an answer takes milliseconds: a window that took such noise for a queue would stay
+at one, and decline calls that come together."""
 PATIENCE = 64
 """Good answers in a row before a size that once queued is tried again; doubles with each failure."""
 NEARLY = 0.9
@@ -42,10 +43,17 @@ class Uplink:
         """
         return min(self.alone, default=0.0)
 
+    @property
+    def room(self) -> int:
+        """How many may be under way now: the window, or as many as are through at once anyway."""
+        at_once = int(JITTER_S / self.shortest_s) if self.shortest_s > 0.0 else 0
+        return max(self.window, min(at_once, self.most))
+
     def free(self, now: float) -> bool:
         """Whether one more contribution may be cut. The link must not run empty between two."""
-        if len(self.under_way) != self.window:
-            return len(self.under_way) < self.window
+        room = self.room
+        if len(self.under_way) != room:
+            return len(self.under_way) < room
         oldest = min(at for at, _ in self.under_way.values())
         return self.overlap and bool(self.alone) and now - oldest >= NEARLY * self.shortest_s
 
