@@ -23,6 +23,20 @@ def test_jobs_are_done_in_order() -> None:
     assert done == list(range(100))
 
 
+def test_held_jobs_come_after_the_hold_in_their_order() -> None:
+    done: list[str] = []
+    ran = threading.Event()
+    worker = Worker("w", fail)
+    with worker.held():
+        worker.submit(lambda: done.append("first"))
+        worker.submit(lambda: done.append("second"))
+        assert worker._jobs.empty()
+    worker.submit(ran.set)
+    assert ran.wait(5.0)
+    assert done == ["first", "second"]
+    assert worker.close(5.0)
+
+
 def test_a_failure_is_told_once_and_ends_the_thread(caplog: pytest.LogCaptureFixture) -> None:
     told: list[BaseException] = []
     later: list[int] = []

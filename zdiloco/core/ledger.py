@@ -6,10 +6,9 @@ is therefore a real question, and `Fates.gap` answers it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from zdiloco.core.progress import LearnerProgress
+from zdiloco.core.progress import Cut, LearnerProgress
 
 
 class CutRow(NamedTuple):
@@ -20,9 +19,8 @@ class CutRow(NamedTuple):
     void: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FragmentRow:
-    """A learner's own counts for one fragment at one moment, in tokens."""
+class FragmentRow(NamedTuple):
+    """A learner's own counts for one fragment at one moment, in tokens. One is made in every step, so it is cheap."""
 
     unmerged: int
     dropped: int
@@ -50,16 +48,14 @@ class Fates(NamedTuple):
 
 def row_of(progress: LearnerProgress) -> FragmentRow:
     """The row that a learner writes down for one fragment."""
-    kept = tuple(CutRow(k.cut.seq, k.cut.tokens, k.cut.void) for k in progress.kept.values())
-    sent = tuple(CutRow(c.seq, c.tokens, c.void) for c in progress.sent.values() if c.seq not in progress.kept)
-    return FragmentRow(
-        unmerged=progress.tokens,
-        dropped=progress.tally.dropped,
-        lost=progress.tally.lost,
-        after=progress.after,
-        sent=sent,
-        kept=kept,
-    )
+    kept = tuple([_cut_row(kept.cut) for kept in progress.kept.values()])
+    sent = tuple([_cut_row(cut) for cut in progress.sent.values() if cut.seq not in progress.kept])
+    tally = progress.tally
+    return FragmentRow(progress.tokens, tally.dropped, tally.lost, progress.after, sent, kept)
+
+
+def _cut_row(cut: Cut) -> CutRow:
+    return CutRow(cut.seq, cut.tokens, cut.void)
 
 
 def settle(trained: int, row: FragmentRow, merged_seq: int, merged_tokens: int, state: str) -> Fates:

@@ -208,7 +208,7 @@ class LearnerNode(LearnerView):
 
     def _boundary(self, event: m.StepDone | m.Boundary) -> None:
         """Ask the machine at a boundary, and touch the model as it says; training thread only."""
-        with self._lock:
+        with self._lock, self._worker.held():
             self._ask(event, at_boundary=True)
             if isinstance(event, m.StepDone):
                 machine = self.machine
