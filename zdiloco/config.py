@@ -37,6 +37,7 @@ SECTIONS: Mapping[str, type] = get_type_hints(RunConfig)
 """Section name -> the dataclass that owns its keys."""
 
 
+MAX_BITS = 1024
 MAX_BYTES = 2**18
 """Most bytes of a run.toml: a file that is larger is something else."""
 MAX_SHOWN = 100
@@ -130,8 +131,8 @@ def _section(section: str, table: Mapping[str, Any], origin: Mapping[str, str], 
         if name not in hints:
             raise ConfigError(f"{place}: unknown key {path}{_nearest(path)}")
         try:
-            if isinstance(value, int) and abs(value) >= 2**63:
-                raise ValueError("a whole number of more than 64 bits")
+            if isinstance(value, int) and value.bit_length() > MAX_BITS:
+                raise ValueError("a number without end")
             values[name] = msgspec.convert(value, hints[name], strict=True)
         except (msgspec.ValidationError, ValueError, OverflowError) as error:
             allowed = _type_name(hints[name])

@@ -6,7 +6,8 @@ from tests.core.bodies import body_of
 from tests.core.fleet import World
 from zdiloco.core import machine as m
 from zdiloco.core.bounds import MAX_COUNT
-from zdiloco.core.messages import Hello, InitialOffer, LayoutOffer, Welcome
+from zdiloco.core.membership import MemberState
+from zdiloco.core.messages import Heartbeat, Hello, InitialOffer, LayoutOffer, Welcome
 from zdiloco.core.params import SyncParams
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import MAX_FRAGMENTS, Epoch, MemberKey
@@ -48,6 +49,22 @@ def test_a_body_of_a_former_donor_is_let_go(message: m.Fetchable) -> None:
     machine.handle(m.TimerDue(), 10.0)
     assert machine.reception.donation.donor == donor
     assert m.CancelFetch(key=former, message=message) in machine.handle(m.Fetched(key=former, message=message), 10.1)
+
+
+def test_a_syncer_that_was_held_up_reads_before_it_declares_anybody_dead() -> None:
+    """A-23: what came meanwhile is handed over message by message, at one late moment; silence is judged after it."""
+    world = World(SyncParams(), 2)
+    keys = [world.join(name).key for name in ("a", "b", "c")]
+    world.run(10.0)
+    machine = world.site.machine
+    late = world.now + 100.0
+    for key in keys:
+        machine.handle(m.Received(key=key, message=Heartbeat(step=5, epoch=machine.epoch)), late)
+    machine.handle(m.TimerDue(), late)
+    assert {member.state for member in machine.fleet} == {MemberState.LIVE}
+    for after in (machine.params.suspect_after_s, machine.params.gone_after_s):
+        machine.handle(m.TimerDue(), late + after)
+    assert {member.state for member in machine.fleet} == {MemberState.GONE}
 
 
 def test_as_many_fragments_as_a_run_may_have_fit_a_welcome() -> None:

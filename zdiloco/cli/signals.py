@@ -15,12 +15,15 @@ INTERRUPTED = 130
 
 
 def interrupt_on_any() -> None:
-    """Have SIGTERM and SIGHUP interrupt as SIGINT does (KeyboardInterrupt), so that whoever cleans up then, does."""
+    """Have SIGTERM, SIGHUP and SIGINT interrupt (KeyboardInterrupt), so that whoever cleans up then, does.
+
+    SIGINT, too: a shell without a terminal starts what it puts into the background with SIGINT ignored.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, interrupt)
 
 

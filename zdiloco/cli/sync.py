@@ -35,7 +35,7 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
 
         node = SyncerNode(config, fresh=fresh)
         leaving.becomes(node.stop)
-    except KeyboardInterrupt:
+    except _Abandoned:
         return leaving.exit_code(0)
     code = leaving.exit_code(node.run())
     if told := was_over(node):
@@ -43,9 +43,13 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
     return code
 
 
+class _Abandoned(BaseException):
+    """Not KeyboardInterrupt: once one has passed through a module of C, Python ends by SIGINT whatever comes of it."""
+
+
 def _abandon(signal_name: str) -> None:
     """Asked to leave before anything was done: nothing has to be saved."""
-    raise KeyboardInterrupt
+    raise _Abandoned
 
 
 def was_over(node: "SyncerNode") -> str:

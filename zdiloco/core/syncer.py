@@ -117,7 +117,7 @@ class SyncerMachine:
             if handler is None:
                 raise MachineError(f"the syncer machine knows no event {type(event).__name__}")
             actions += handler(self, event, now)
-        return actions + self._turn(now)
+        return actions + self._turn(now, isinstance(event, TimerDue))
 
     def deadline(self) -> float | None:
         """When to send `TimerDue` next."""
@@ -290,14 +290,14 @@ class SyncerMachine:
     def _timer(self, event: TimerDue, now: float) -> list[SyncerAction]:
         return []
 
-    def _turn(self, now: float) -> list[SyncerAction]:
+    def _turn(self, now: float, is_time: bool) -> list[SyncerAction]:
         actions: list[SyncerAction] = []
         if self.phase is _P.EMPTY:
             actions += [*self.reception.donation.judge_silence(now, self.params.gone_after_s), *self.waiting.look()]
         if self.phase is _P.RECOVERING and self.reception.recovery and self.reception.recovery.over(now):
             actions += self.reception.finish_recovery()
         if self.phase in (_P.RUNNING, _P.DRAINING):
-            actions += self._run(now)
+            actions += self._run(now, is_time)
         if self.phase in (_P.DRAINING, _P.SAVING):
             actions += self.ending.drain(now)
         if self.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING):
@@ -307,9 +307,9 @@ class SyncerMachine:
             actions += self._beat()
         return actions
 
-    def _run(self, now: float) -> list[SyncerAction]:
+    def _run(self, now: float, is_time: bool) -> list[SyncerAction]:
         actions = self.ending.judge_target(now)
-        changed = self.fleet.judge_silence(now)
+        changed = self.fleet.judge_silence(now) if is_time else []  # words that wait to be read come before
         for member in changed:
             gone = member.state is MemberState.GONE
             what = f"{member.key.name} is {member.state}"
