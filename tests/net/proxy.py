@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from time import monotonic
 
 HOST = "127.0.0.1"
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER with 0 s: close sends RST
@@ -70,9 +71,11 @@ class Proxy:
         self._closing.set()
         self.heal()
         self.cut()
-        for thread in self._threads:
-            thread.join(5.0)
-            assert not thread.is_alive(), thread.name
+        ends = monotonic() + 5.0
+        while alive := [thread for thread in self._threads if thread.is_alive()]:
+            assert monotonic() < ends, [thread.name for thread in alive]
+            self.cut()  # again: a connection may have been let through just now
+            alive[0].join(LOOK_S)
 
     def _start(self, job: object, road: int, *sockets: socket.socket) -> None:
         thread = threading.Thread(target=job, args=(road, *sockets), name=f"proxy-{road}", daemon=True)  # type: ignore[arg-type]

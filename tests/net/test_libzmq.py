@@ -261,10 +261,10 @@ def test_a_heartbeat_at_the_receiver_of_a_slow_chunk_cuts_it_and_ours_have_none_
         assert not {zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT, zmq.HEARTBEAT_TTL} & set(sockets._ROAD[road])
         for made in (bench.serve(road, port := free_ports(4)), bench.dial(road, port)):
             assert made.getsockopt(zmq.HEARTBEAT_IVL) == 0
-    port = free_ports(4)
-    proxy, near = link_to(port)
-    proxy.slow(1, MIB / 2)
     for beats in (True, False):
+        port = free_ports(4)  # of its own: a closed socket gives its port free a little later
+        proxy, near = link_to(port)
+        proxy.slow(1, MIB / 2)
         router = bench.raw(zmq.ROUTER, HEARTBEAT_IVL=250, HEARTBEAT_TIMEOUT=500) if beats else None
         if router:
             router.bind(f"tcp://127.0.0.1:{port + 1}")
