@@ -7,7 +7,7 @@ import pytest
 
 from tests.accept.stage import SLOW_MACHINE_S, Stage
 
-pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S), pytest.mark.slow]
 ENDLESS = ("--set", "run.target_tokens=0")
 
 

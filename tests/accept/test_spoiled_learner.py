@@ -12,7 +12,7 @@ from tests.accept.test_own_scripts import loss_of
 from zdiloco.tensor.binding import Binding
 from zdiloco.tensor.layout import Layout
 
-pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.slow, pytest.mark.timeout(SLOW_MACHINE_S)]
 TARGET_TOKENS = 900 * BATCH * LENGTH
 BROKEN_STEPS = 200
 HEALTHY_LOSS = 0.212
@@ -42,7 +42,8 @@ FAULTS = [
 
 @pytest.mark.parametrize(
     ("fault", "counted", "starts_over"),
-    [pytest.param(*case, id=case[0], marks=[pytest.mark.slow] if case[0] != "nan" else []) for case in FAULTS],
+    FAULTS,
+    ids=[fault for fault, _, _ in FAULTS],
 )
 def test_the_others_are_unharmed_and_it_is_merged_again(
     stage: Stage, fault: str, counted: str, starts_over: bool

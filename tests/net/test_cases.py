@@ -18,7 +18,7 @@ from zdiloco.errors import LinkError
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner import LearnerNode
 
-pytestmark = pytest.mark.net
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 MakeRun = Callable[..., Run]
 MakeLink = Callable[[int], tuple[Proxy, int]]
 

@@ -20,7 +20,7 @@ from zdiloco.core.duty import Duty
 from zdiloco.core.membership import MemberState
 from zdiloco.node.sockets import MAX_CHUNK_FRAME, MAX_CONTROL_FRAME, Road
 
-pytestmark = pytest.mark.net
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 MakeRun = Callable[..., Run]
 MakeLink = Callable[[int], tuple[Proxy, int]]
 BULK, CONTROL_CAST, BULK_CAST = 1, 2, 3
