@@ -27,7 +27,7 @@ venv_sum() {
 # What the first use does and what can be set about it: part of the help of both scripts.
 venv_help() {
     cat <<'TEXT'
-The first use makes .venv in the checkout: about 315 MB of packages are fetched, once, and 1.2 GB of disk are used.
+The first use makes .venv in the checkout: about 315 MB of packages are fetched, once, and 1.3 GB of disk are used.
 
   ZDILOCO_PYTHON=PYTHON        use this Python (3.11 or newer, with its venv module), not the first fit one on PATH
   ZDILOCO_USE_TORCH=installed  use the torch (2.6 or newer) that this Python has, and fetch none; =fetched: the reverse

@@ -251,3 +251,27 @@ def test_a_crowd_that_comes_and_goes_is_forgotten_and_those_that_train_are_not(m
     assert ann.state is MemberState.LIVE
     assert set(fleet.members) == {ANN.name, "left", "m-48", "m-49"}
     assert fleet.past_tokens == 48
+
+
+def test_names_that_only_say_hello_are_bounded_and_what_was_trained_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(membership, "MOST_MEMBERS", 4)
+    fleet = Fleet(SyncParams())
+    ann, _ = fleet.welcome(ANN, False, 0.0)
+    ann.trained_tokens = 1000
+    ann.report(1, 0.0)
+    fleet.begin(ann)
+    ann.move(MemberEvent.SILENT, "silent")
+    ann.move(MemberEvent.LOST, "silent")
+    for number in range(20):
+        fleet.welcome(MemberKey(f"m-{number}", 1), False, 1.0)
+        assert len(fleet.members) <= 4
+    assert fleet.find(ANN) is ann, "whoever has trained goes last"
+    for number in range(3):
+        member = fleet.find(MemberKey(f"m-{17 + number}", 1))
+        assert member is not None
+        fleet.begin(member)
+    fleet.welcome(MemberKey("late", 1), False, 2.0)
+    assert fleet.find(ANN) is None
+    assert (fleet.past_tokens, list(fleet.replaced)) == (1000, [ANN])

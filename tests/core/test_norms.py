@@ -1,7 +1,7 @@
 """How large a contribution may be, and what becomes of one that is larger."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,17 @@ def sent(name: str, norm: float, steps: int = 16) -> Held:
     )
 
 
-def round_of(norms: Norms, *taken: Held, version: int = 1, factor: float = FACTOR) -> list[float]:
-    return [passed.clip for passed in norms.judge(taken, version, factor)]
+ALL = frozenset("abc012345")
+
+
+def round_of(
+    norms: Norms, *taken: Held, version: int = 1, factor: float = FACTOR, living: Set[str] = ALL
+) -> list[float]:
+    return [passed.clip for passed in norms.judge(taken, version, factor, living)]
 
 
 def test_one_of_three_is_scaled_to_the_bound_that_the_others_set() -> None:
-    [a, b, c] = Norms().judge([sent("a", 2.0), sent("b", 4.0), sent("c", 90.0)], 1, FACTOR)
+    [a, b, c] = Norms().judge([sent("a", 2.0), sent("b", 4.0), sent("c", 90.0)], 1, FACTOR, ALL)
     assert a == b == WHOLE
     assert c.clip == pytest.approx(FACTOR * 3.0 / 90.0)
     assert c.remark is Remark.CLIPPED
@@ -53,14 +58,35 @@ def test_it_is_bounded_too_where_it_alone_is_in_the_round() -> None:
 
 
 def test_what_was_long_ago_is_forgotten() -> None:
+    for version, clip in ((MEMORY + 1, FACTOR / 50), (MEMORY + 2, 1.0)):
+        norms = Norms()
+        round_of(norms, sent("a", 1.0), sent("b", 1.0))
+        round_of(norms, sent("d", 1.0), version=2)  # sweeps
+        for between in range(3, version):
+            round_of(norms, version=between)
+        assert round_of(norms, sent("c", 50.0), version=version, living=frozenset("abc")) == [pytest.approx(clip)]
+
+
+def test_who_has_gone_sets_no_bound() -> None:
+    """C-39: whoever is left alone is as good as without us."""
+    norms, norm = Norms(), 1.0
+    round_of(norms, sent("a", 1.0), sent("b", 1.0))
+    for version in range(2, 12):
+        norm *= 2
+        assert round_of(norms, sent("a", norm), version=version, living=frozenset("a")) == [1.0]
+
+
+def test_of_two_that_come_together_a_broken_one_does_not_bind_the_other_for_ever() -> None:
     norms = Norms()
-    round_of(norms, sent("a", 1.0), version=1)
-    assert round_of(norms, sent("c", 50.0), version=MEMORY) != [1.0]
+    for version in range(1, 9):
+        assert round_of(norms, sent("a", 1.0), sent("b", 1e-4), version=version) == [1.0, 1.0]
+
+
+def test_of_two_one_that_departs_from_its_own_past_is_scaled_down_and_may_grow_slowly() -> None:
     norms = Norms()
-    round_of(norms, sent("a", 1.0), version=1)
-    round_of(norms, sent("b", 50.0), version=MEMORY)  # clipped by a
-    round_of(norms, sent("b", 50.0), version=MEMORY + 1)
-    assert round_of(norms, sent("c", 50.0), version=MEMORY + 2) == [1.0]
+    round_of(norms, sent("a", 1.0), sent("b", 1.0))
+    assert round_of(norms, sent("a", 1.0), sent("b", 30.0), version=2) == [1.0, pytest.approx(0.1)]
+    assert round_of(norms, sent("a", 1.0), sent("b", 30.0), version=3) == [1.0, pytest.approx(0.2)]
 
 
 def test_of_two_a_broken_one_that_hardly_moves_does_not_bind_the_other() -> None:
@@ -86,9 +112,9 @@ def test_whoever_is_alone_is_never_scaled_down() -> None:
 
 def test_zeros_take_no_part_unless_all_are_zero() -> None:
     norms = Norms()
-    [a, b] = norms.judge([sent("a", 0.0), sent("b", 1.0)], 1, FACTOR)
+    [a, b] = norms.judge([sent("a", 0.0), sent("b", 1.0)], 1, FACTOR, ALL)
     assert (a.clip, a.remark, b) == (0.0, Remark.ZERO, WHOLE)
-    assert norms.judge([sent("a", 0.0), sent("b", 0.0)], 2, FACTOR) == [WHOLE, WHOLE]
+    assert norms.judge([sent("a", 0.0), sent("b", 0.0)], 2, FACTOR, ALL) == [WHOLE, WHOLE]
     assert round_of(norms, sent("c", 2.9), version=3) == [1.0]  # b's 1.0 is what is usual, not a's 0
 
 
@@ -117,7 +143,7 @@ def test_a_long_absence_is_scaled_down(steps: int) -> None:
 def test_the_order_of_a_round_does_not_matter(sizes: Sequence[float], order: Sequence[int]) -> None:
     taken = [sent(str(index), size) for index, size in enumerate(sizes)]
     shuffled = [taken[index] for index in order if index < len(taken)]
-    straight = dict(zip((h.id.name for h in taken), Norms().judge(taken, 1, FACTOR), strict=True))
-    crooked = dict(zip((h.id.name for h in shuffled), Norms().judge(shuffled, 1, FACTOR), strict=True))
+    straight = dict(zip((h.id.name for h in taken), Norms().judge(taken, 1, FACTOR, ALL), strict=True))
+    crooked = dict(zip((h.id.name for h in shuffled), Norms().judge(shuffled, 1, FACTOR, ALL), strict=True))
     assert straight == crooked
     assert all(0 <= passed.clip <= 1 for passed in straight.values())

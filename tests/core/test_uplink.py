@@ -77,6 +77,20 @@ def test_a_near_syncer_whose_answers_jitter_is_no_queue() -> None:
     assert uplink.window == uplink.most
 
 
+def test_a_near_link_that_becomes_slow_is_noticed() -> None:
+    """Answers of 6 ms, then of 1 s for each that is under way: few are left under way, and the new time is learned."""
+    uplink, now, seq = Uplink(8), 0.0, 0
+    for way_s in (0.006,) * 50 + (1.0,) * 200:
+        while uplink.free(now):
+            seq += 1
+            uplink.start(0, seq, now)
+        for each in list(uplink.under_way)[:1]:
+            now += way_s
+            uplink.answered(*each, now)
+    assert len(uplink.under_way) <= 3
+    assert uplink.shortest_s >= 0.9
+
+
 def test_one_late_answer_does_not_make_a_near_syncer_far() -> None:
     uplink = Uplink(8)
     uplink.start(0, 1, 0.0)

@@ -68,8 +68,13 @@ class Pauses:
     def _all(self) -> tuple[Child, ...]:
         return self.syncer, self.a, self.b
 
-    def _merged(self, name: str) -> None:
-        self._stage.until(lambda status: member(status, name).get("rounds", 0) > 0, f"{name} is merged", *self._all)
+    def _merged(self, name: str, since: int = 0) -> None:
+        """Wait for more than `since` rounds with it; a process that stood still keeps those that it had."""
+        self._stage.until(lambda status: member(status, name).get("rounds", 0) > since, f"{name} is merged", *self._all)
+
+    def _rounds(self, name: str) -> int:
+        status = self._stage.until(lambda status: bool(member(status, name)), f"{name} is there", *self._all)
+        return int(member(status, name).get("rounds", 0))
 
     def _gone(self, name: str) -> None:
         self._stage.until(lambda status: not member(status, name), f"{name} counts as gone", self.syncer, self.a)
@@ -84,12 +89,13 @@ class Pauses:
 
     def stop_learner(self) -> None:
         """b stands still until it counts as gone, and goes on."""
+        before = self._rounds("b")
         self.b.send(signal.SIGSTOP)
         try:
             self._gone("b")
         finally:
             self.b.send(signal.SIGCONT)
-        self._merged("b")
+        self._merged("b", before)
 
     def kill_syncer(self) -> None:
         """The syncer dies, and another one goes on from disk and fleet."""

@@ -251,7 +251,8 @@ class Desk:
         rnd.closed_at = now
         desk.last_merged = len(desk.intake.held)
         taken, record = desk.intake.close()
-        passed = desk.norms.judge(taken, rnd.version, self.params.clip)
+        living = {member.key.name for member in self.fleet.counted()}
+        passed = desk.norms.judge(taken, rnd.version, self.params.clip, living)
         return Closing(desk=desk, taken=taken, passed=passed, record=record, why=close.why)
 
     def published(self, desk: FragmentDesk, stamp: Stamp, now: float) -> Round:

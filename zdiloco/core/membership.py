@@ -67,8 +67,8 @@ TABLE: dict[tuple[MemberState, MemberEvent], MemberState] = {
 }
 COUNTED = frozenset({_S.LIVE, _S.SUSPECT})
 MOST_MEMBERS = 4096
-"""Beyond so many, whoever is gone or only watches is forgotten first; those that train are never forgotten."""
-FORGETTABLE = (_S.GONE, _S.FINISHED, _S.WATCHING)
+"""Beyond so many, whoever is gone, only watches or has made no step is forgotten; those that train never are."""
+FORGETTABLE = (_S.GONE, _S.FINISHED, _S.WATCHING, _S.JOINING)
 MOST_REPLACED = 1024
 """Replaced incarnations that are remembered; the oldest are forgotten first."""
 CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED})
@@ -185,8 +185,8 @@ class Fleet:
         old = known.key if known and known.key != key else None
         if old:
             self._replace(old)
-        elif known is None and len(self.members) >= MOST_MEMBERS:
-            self._forget_one()
+        while known is None and len(self.members) >= MOST_MEMBERS and self._forget_one():
+            pass
         self.order += 1
         state = MemberState.WATCHING if watching else MemberState.JOINING
         member = Member(key=key, order=self.order, state=state, heard_at=now, watching=watching)
@@ -202,18 +202,19 @@ class Fleet:
         self._changed()
         return member, old
 
-    def _forget_one(self) -> None:
-        """Forget the member that matters least, and remember what it had trained."""
-        by_state = sorted(
-            (FORGETTABLE.index(member.state), member.order)
-            for member in self.members.values()
-            if member.state in FORGETTABLE
-        )
-        if by_state:
-            order = by_state[0][1]
-            member = next(each for each in self.members.values() if each.order == order)
-            self.past_tokens += member.trained_tokens
-            del self.members[member.key.name]
+    def _forget_one(self) -> bool:
+        """Forget the member that matters least, with what it has trained; False: every one of them trains.
+
+        One that had trained must not come back as if it were new: its tokens would count twice.
+        """
+        free = [member for member in self.members.values() if member.state in FORGETTABLE]
+        if not free:
+            return False
+        least = min(free, key=lambda m: (m.trained_tokens > 0, FORGETTABLE.index(m.state), m.order))
+        if least.trained_tokens:
+            self._replace(least.key)
+        del self.members[least.key.name]
+        return True
 
     def _replace(self, old: MemberKey) -> None:
         """Remember an incarnation that must not come back, and what it had trained."""

@@ -5,7 +5,7 @@ bound; a long absence makes a contribution large, and that never gets it refused
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -14,6 +14,8 @@ from zdiloco.core.progress import Held
 
 ABSURD = 1000.0
 """A norm so many times that of the fragment's values, or that of as many ones if that is more, is refused."""
+FOLLOWS = 2.0
+"""What is believed of a learner's own past grows by so much a version at most."""
 MEMORY = 16
 """Versions of a fragment for which the norm of a learner's newest contribution is remembered."""
 
@@ -57,17 +59,19 @@ class Norms:
 
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
-    def judge(self, taken: Sequence[Held], version: int, factor: float) -> list[Passed]:
+    def judge(self, taken: Sequence[Held], version: int, factor: float, living: Set[str]) -> list[Passed]:
         """Say what of each enters the merge that makes `version`, and remember their norms.
 
-        `factor`: times the usual norm to which larger ones are scaled down; 0: none is.
+        `factor`: times the usual norm to which larger ones are scaled down; 0: none is. `living`: names of learners
+        that still count; of others nothing is remembered.
         """
+        self._seen = {name: seen for name, seen in self._seen.items() if name in living}
         usual = [self._usual(held, taken) for held in taken]
         passed = [self._judge(held, at, taken, factor) for held, at in zip(taken, usual, strict=True)]
         for held, at in zip(taken, usual, strict=True):
             if held.norm > 0:
                 rate = _rate(held)
-                self._seen[held.id.name] = _Seen(version, rate, rate if at is None else min(rate, at))
+                self._seen[held.id.name] = _Seen(version, rate, rate if at is None else min(rate, FOLLOWS * at))
         self._seen = {name: seen for name, seen in self._seen.items() if seen.version > version - MEMORY}
         return passed
 
@@ -91,8 +95,8 @@ class Norms:
         rates.pop(held.id.name, None)
         if not rates:
             return None
-        if len(rates) == 1 and own is not None:
-            return max(own.trusted, *rates.values())  # of two that differ nobody knows who is right
+        if len(rates) == 1:  # of two that differ nobody knows who is right, unless one was otherwise before
+            return None if own is None else max(own.trusted, *rates.values())
         return median(rates.values())
 
 

@@ -183,10 +183,10 @@ class Outflow:
             return actions
         for duty in self.machine.duties:
             idle = duty.state in (DutyState.IDLE, DutyState.CALLED) and duty.adoption is None
-            if idle and duty.progress.steps > 0:
+            if idle and duty.progress.steps > 0 and duty.progress.tokens > 0:
                 actions += self._cut(duty, now, "the learner leaves")
         return actions
 
     def is_pushed(self) -> bool:
         """Whether every fragment's work is under way, held, or nothing."""
-        return all(duty.progress.steps == 0 or duty.state is DutyState.HELD for duty in self.machine.duties)
+        return all(duty.progress.tokens < 1 or duty.state is DutyState.HELD for duty in self.machine.duties)

@@ -84,10 +84,15 @@ class Reception:
         why = f"epoch {epoch.counter} must be durable before anything of it is seen"
         return [Restamp(stamps=stamps), self.syncer.save(why)]
 
-    def finish_recovery(self) -> list[SyncerAction]:
-        """The fleet has been asked: go on from the newest state of every fragment."""
+    def judge_donor(self, now: float) -> list[SyncerAction]:
+        """A donor that has fallen silent: the next one that waits is asked."""
+        return self.donation.judge_silence(now, self.syncer.params.gone_after_s)
+
+    def judge_recovery(self, now: float) -> list[SyncerAction]:
+        """When the fleet has been asked for long enough: go on from the newest state of every fragment."""
         recovery = self.recovery
-        assert recovery is not None
+        if recovery is None or not recovery.over(now):
+            return []
         for desk, map_ in zip(self.syncer.desk, recovery.maps, strict=True):
             desk.intake = Intake(map_)
         self.syncer.count_merged()

@@ -293,9 +293,9 @@ class SyncerMachine:
     def _turn(self, now: float, is_time: bool) -> list[SyncerAction]:
         actions: list[SyncerAction] = []
         if self.phase is _P.EMPTY:
-            actions += [*self.reception.donation.judge_silence(now, self.params.gone_after_s), *self.waiting.look()]
-        if self.phase is _P.RECOVERING and self.reception.recovery and self.reception.recovery.over(now):
-            actions += self.reception.finish_recovery()
+            actions += [*(self.reception.judge_donor(now) if is_time else ()), *self.waiting.look()]
+        if self.phase is _P.RECOVERING and is_time:
+            actions += self.reception.judge_recovery(now)
         if self.phase in (_P.RUNNING, _P.DRAINING):
             actions += self._run(now, is_time)
         if self.phase in (_P.DRAINING, _P.SAVING):

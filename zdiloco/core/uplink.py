@@ -45,8 +45,8 @@ class Uplink:
 
     @property
     def room(self) -> int:
-        """How many may be under way now: the window, or as many as are through at once anyway."""
-        at_once = int(JITTER_S / self.shortest_s) if self.shortest_s > 0.0 else 0
+        """How many may be under way now: the window, or as many as are through at once anyway, while no queue shows."""
+        at_once = int(JITTER_S / self.shortest_s) if self.overlap and self.shortest_s > 0.0 else 0
         return max(self.window, min(at_once, self.most))
 
     def free(self, now: float) -> bool:
