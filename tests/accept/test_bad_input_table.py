@@ -17,7 +17,7 @@ from tests.accept.stage import SLOW_MACHINE_S, Child, Stage
 from zdiloco.node.store import Cut, FragmentCut, Store
 from zdiloco.units import Epoch, Stamp
 
-pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.slow, pytest.mark.timeout(SLOW_MACHINE_S)]
 ROWS = rows_of(DOC.read_text())
 BARE = ("Commands and flags", "The file", "Settings")
 """Sections of what is wrong before torch is needed."""

@@ -23,7 +23,7 @@ from zdiloco.units import NO_EPOCH, Epoch, Stamp
 from zdiloco.wire.encoding import decode, encode
 from zdiloco.wire.transfer import Chunk, Credit, Gone, checksums_of, make_body
 
-pytestmark = [pytest.mark.net, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 MakeRun = Callable[..., Any]
 CASTS = (Road.CONTROL_CAST, Road.BULK_CAST)
 

@@ -15,7 +15,7 @@ from zdiloco.node.roads import Roads
 from zdiloco.node.sockets import Road
 from zdiloco.wire.encoding import decode, encode
 
-pytestmark = [pytest.mark.net, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 MakeRun = Callable[..., Any]
 
 
