@@ -63,47 +63,6 @@ def test_a_link_that_becomes_slow_is_left_with_one() -> None:
     assert link.uplink.window <= 2
 
 
-def test_a_near_syncer_whose_answers_jitter_is_no_queue() -> None:
-    """5 to 45 ms, as threads and merges have it: calls that come together must not be declined."""
-    rng = random.Random(1)
-    uplink, seq = Uplink(8), 0
-    for step in range(200):
-        sent = range(seq + 1, seq + 1 + uplink.window)
-        seq += uplink.window
-        for each in sent:
-            uplink.start(0, each, step * 0.05)
-        for each in sent:
-            uplink.answered(0, each, step * 0.05 + rng.uniform(0.005, 0.045))
-    assert uplink.window == uplink.most
-
-
-def test_a_near_link_that_becomes_slow_is_noticed() -> None:
-    """Answers of 6 ms, then of 1 s for each that is under way: few are left under way, and the new time is learned."""
-    uplink, now, seq = Uplink(8), 0.0, 0
-    for way_s in (0.006,) * 50 + (1.0,) * 200:
-        while uplink.free(now):
-            seq += 1
-            uplink.start(0, seq, now)
-        for each in list(uplink.under_way)[:1]:
-            now += way_s
-            uplink.answered(*each, now)
-    assert len(uplink.under_way) <= 3
-    assert uplink.shortest_s >= 0.9
-
-
-def test_one_late_answer_does_not_make_a_near_syncer_far() -> None:
-    uplink = Uplink(8)
-    uplink.start(0, 1, 0.0)
-    uplink.answered(0, 1, 0.01)
-    uplink.start(0, 2, 1.0)
-    uplink.answered(0, 2, 9.0)
-    assert (uplink.window, uplink.room) == (1, 5)
-    for seq in range(5):
-        assert uplink.free(10.0)
-        uplink.start(1, seq, 10.0)
-    assert not uplink.free(10.0)
-
-
 def test_one_more_may_be_cut_while_the_window_is_not_full() -> None:
     uplink = Uplink(4)
     uplink.window = 2

@@ -13,10 +13,6 @@ ROOM = 1.3
 """An answer within so many times the shortest one means room."""
 QUEUE = 1.8
 """An answer beyond so many times the shortest one means a queue."""
-JITTER_S = 0.05
-"""Threads and the syncer's merges make an answer so late without any queue, and what one after the other is through
-within so long is none. Near a syncer an answer takes milliseconds: a window that took such noise for a queue would stay
-at one, and decline calls that come together."""
 PATIENCE = 64
 """Good answers in a row before a size that once queued is tried again; doubles with each failure."""
 NEARLY = 0.9
@@ -43,17 +39,10 @@ class Uplink:
         """
         return min(self.alone, default=0.0)
 
-    @property
-    def room(self) -> int:
-        """How many may be under way now: the window, or as many as are through at once anyway, while no queue shows."""
-        at_once = int(JITTER_S / self.shortest_s) if self.overlap and self.shortest_s > 0.0 else 0
-        return max(self.window, min(at_once, self.most))
-
     def free(self, now: float) -> bool:
         """Whether one more contribution may be cut. The link must not run empty between two."""
-        room = self.room
-        if len(self.under_way) != room:
-            return len(self.under_way) < room
+        if len(self.under_way) != self.window:
+            return len(self.under_way) < self.window
         oldest = min(at for at, _ in self.under_way.values())
         return self.overlap and bool(self.alone) and now - oldest >= NEARLY * self.shortest_s
 
@@ -79,9 +68,9 @@ class Uplink:
         if beside == 1 or took < self.shortest_s:
             self.alone.append(took)
             self.overlap = True
-        if took > QUEUE * self.shortest_s + JITTER_S:
+        if took > QUEUE * self.shortest_s:
             self._shrink()
-        elif took <= ROOM * self.shortest_s + JITTER_S:
+        elif took <= ROOM * self.shortest_s:
             self.good += 1
             if beside >= self.window:
                 self._grow()
