@@ -4,6 +4,7 @@ Rule: fixtures that guard (`zctx`, `no_thread_outlives_the_test`) fail the test 
 left, and clean up, so that the next test starts from nothing. Every wait here has an end.
 """
 
+import functools
 import itertools
 import os
 import socket
@@ -36,6 +37,7 @@ TIERS = ("net", "proc", "slow", "wan", "long")  # a test without these marks is 
 
 _bases = itertools.count(20_000 + os.getpid() % 600 * 16)
 _seconds: dict[str, float] = {}
+_said: list[str] = []
 _started = time.monotonic()
 
 
@@ -74,15 +76,30 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Add up the time of each tier."""
+    """Note the tier; the report may travel to the process that prints."""
     report = yield
-    name = ("pure", *TIERS)[_tier(item)] + " tests"
-    _seconds[name] = _seconds.get(name, 0.0) + report.duration
+    report.tier = ("pure", *TIERS)[_tier(item)]
     return report
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up the time of each tier, and keep what tests say."""
+    name = f"{report.tier} tests"
+    _seconds[name] = _seconds.get(name, 0.0) + report.duration
+    if report.when == "teardown":
+        _said.extend(text for kind, text in report.user_properties if kind == "said")
+
+
+@pytest.fixture
+def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Return a function that prints a line at the end of the run, whichever process ran the test."""
+    return functools.partial(record_property, "said")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how long each part took: those that bin/test ran before, and each tier of tests."""
+    """Print what tests said, and how long each part took: those that bin/test ran before, and each tier of tests."""
+    for line in _said:
+        terminalreporter.write_line(line)
     parts = [part for part in os.environ.get("ZDILOCO_TEST_PARTS", "").split(";") if part]
     parts += [f"{name}: {seconds:.1f} s" for name, seconds in _seconds.items()]
     if parts:

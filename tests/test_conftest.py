@@ -57,6 +57,16 @@ def test_guards_fail_what_leaks_and_nothing_else(pytester: pytest.Pytester, monk
     assert "net tests: " in out
 
 
+@pytest.mark.parametrize("options", [(), ("-n", "1")])
+def test_what_a_test_says_is_printed_by_whoever_prints(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile("def test_it(say): say('seen: 7')")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=50)
+    result.assert_outcomes(passed=1)
+    assert [line for line in result.outlines if "seen: 7" in line] == ["seen: 7"]
+    assert any(line.startswith("pure tests: ") for line in result.outlines)
+
+
 def test_free_ports_can_be_bound_and_never_come_twice(free_ports: Callable[[int], int]) -> None:
     """Two ranges of four do not overlap, and every port of them can be bound."""
     first, second = free_ports(4), free_ports(4)

@@ -7,6 +7,7 @@ imported only from above. Imports inside functions count; so do those under `if 
 
 import ast
 import dataclasses
+import functools
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,12 @@ class Import:
     typing_only: bool
 
 
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    """The tree of a text: several checks look at the same files."""
+    return ast.parse(text)
+
+
 def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
     """Return every module under root/zdiloco: dotted name -> file."""
     found = {}
@@ -88,7 +95,7 @@ def imports(root: pathlib.Path) -> list[Import]:
     found = []
     ours = modules(root)
     for module, path in ours.items():
-        for node, typing_only in _statements(ast.parse(path.read_text())):
+        for node, typing_only in _statements(_parsed(path.read_text())):
             if isinstance(node, ast.Import):
                 targets = [alias.name for alias in node.names]
             else:
@@ -170,7 +177,7 @@ def loud_core(root: pathlib.Path) -> list[str]:
             elif top in NOT_IN_CORE:
                 lines.append(f"{each.place}: core imports {each.target}, which is not silent")
     for module, path in modules(root).items():
-        for node in ast.walk(ast.parse(path.read_text())) if unit_of(module) == "core" else ():
+        for node in ast.walk(_parsed(path.read_text())) if unit_of(module) == "core" else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS_NOT_IN_CORE:
                 lines.append(f"{path.relative_to(root)}:{node.lineno}: core calls {node.func.id}()")
     return lines
@@ -192,7 +199,7 @@ def relative(root: pathlib.Path) -> list[str]:
     return [
         f"{path.relative_to(root)}:{node.lineno}: relative import"
         for path in modules(root).values()
-        for node, _ in _statements(ast.parse(path.read_text()))
+        for node, _ in _statements(_parsed(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.level > 0
     ]
 

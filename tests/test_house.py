@@ -6,6 +6,7 @@ caller need not know those); at most 3 levels of blocks in blocks (elif and else
 """
 
 import ast
+import functools
 import pathlib
 from collections.abc import Iterator
 
@@ -26,12 +27,18 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Source = tuple[str, str, ast.Module]  # path from the root, text, tree
 
 
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    """The tree of a text: ten checks look at the same files."""
+    return ast.parse(text)
+
+
 def sources(root: pathlib.Path, *folders: str) -> Iterator[Source]:
     """Yield every Python file of these folders."""
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
             text = path.read_text()
-            yield str(path.relative_to(root)), text, ast.parse(text)
+            yield str(path.relative_to(root)), text, _parsed(text)
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.accept.stage import SLOW_MACHINE_S, Child, Stage
 
-pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.slow, pytest.mark.timeout(SLOW_MACHINE_S)]
 
 
 def last_line(child: Child, code: int) -> str:

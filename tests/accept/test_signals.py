@@ -27,6 +27,7 @@ def syncer_and_learners(stage: Stage, *names: str) -> list[Child]:
     return everybody
 
 
+@pytest.mark.slow
 def test_nobody_is_there(stage: Stage) -> None:
     """Learners that wait for a syncer; then a syncer that waits for a learner."""
     for learner, number in [(stage.learner(number.name), number) for number in CODES]:
@@ -49,6 +50,7 @@ def test_at_work(stage: Stage) -> None:
     assert_balanced(stage.fates())
 
 
+@pytest.mark.slow
 def test_the_syncer_leaves_first(stage: Stage) -> None:
     """A syncer with a learner at work leaves all the same; the learner, now alone, too."""
     syncer, learner = syncer_and_learners(stage, "a")
@@ -59,6 +61,7 @@ def test_the_syncer_leaves_first(stage: Stage) -> None:
     leave(learner, signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_the_newer_of_two_of_one_name_wins_and_goes_at_once_when_asked_twice(stage: Stage) -> None:
     syncer, older = syncer_and_learners(stage, "a")
     known = stage.member("a")["incarnation"]

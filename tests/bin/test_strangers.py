@@ -54,7 +54,7 @@ def test_macos_on_apple_silicon_takes_the_ordinary_build(fit: Checkout) -> None:
     assert not any("127.0.0.1:9" in call for call in fit.calls())
 
 
-@pytest.mark.parametrize("name", ["Linux", "Darwin"])
+@pytest.mark.parametrize("name", ["Linux", pytest.param("Darwin", marks=pytest.mark.slow)])
 def test_an_installed_torch_is_used_and_none_is_fetched(fit: Checkout, name: str) -> None:
     """Also on Intel, where somebody may have built one; later uses need no word of it, also when versions change."""
     code, out, err = system(fit, name, "x86_64").run(ZDILOCO_USE_TORCH="installed")

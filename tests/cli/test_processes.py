@@ -128,25 +128,3 @@ def test_a_learner_leaves_in_order_saves_its_place_and_goes_on(small_run: Path, 
         assert found == code, said
         assert time.monotonic() - began < 6
     assert ["goes on with its data" in text for text in heard] == [False, True]
-
-
-def test_a_learner_without_a_syncer_can_be_interrupted(small_run: Path, processes: Processes) -> None:
-    process = processes.start("learner", str(small_run), "--name", "x")
-    said_until(process, "waits for the syncer")
-    process.send_signal(signal.SIGINT)
-    code, said = ended(process)
-    assert code == 130, said
-    assert "Traceback" not in said, said
-
-
-@pytest.mark.slow
-def test_who_is_replaced_by_a_newer_process_ends_with_3(small_run: Path, processes: Processes) -> None:
-    endless = ["--set", "run.target_tokens=0"]
-    processes.start("sync", str(small_run), *endless)
-    older = processes.start("learner", str(small_run), "--name", "x", *endless)
-    said_until(older, "ready")
-    newer = processes.start("learner", str(small_run), "--name", "x", *endless)
-    code, said = ended(older)
-    assert code == 3
-    assert "a newer process named 'x' has joined" in said
-    assert newer.poll() is None

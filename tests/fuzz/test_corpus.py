@@ -47,6 +47,7 @@ def test_kept_inputs_are_taken_or_refused(target: Target) -> None:
     assert taken < len(hostile(target)) or not target.allowed
 
 
+@pytest.mark.slow
 @targets
 def test_memory_is_bounded_by_the_length_of_the_input(target: Target) -> None:
     """Of what Python allocates (user case E-85: nothing is allocated on a peer's word)."""

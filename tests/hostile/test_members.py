@@ -183,6 +183,7 @@ def test_members_that_say_anything(scene: Scene, seed: int) -> None:
     scene.end()
 
 
+@pytest.mark.slow
 def test_a_flood_of_garbage_on_both_roads(scene: Scene) -> None:
     """As fast as this machine can, from three peers at once: rounds go on meanwhile, and afterwards."""
     over = threading.Event()

@@ -127,6 +127,7 @@ def test_it_outlives_the_syncer_and_the_learners(run_of: MakeRun, caplog: pytest
     assert eye.versions() == newest_of(run)
 
 
+@pytest.mark.slow
 def test_a_syncer_that_goes_at_the_very_end_without_a_word_is_outlived(run_of: MakeRun) -> None:
     run = run_of(run={"target_tokens": 2000})
     run.start_syncer()
