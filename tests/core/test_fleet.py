@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from tests.core.fleet import TOKENS, Actor, Link, World
-from zdiloco.core.messages import Call, Hello, Report, Update
+from zdiloco.core.messages import Call, Hello, Report, Update, Welcome
 from zdiloco.core.params import SyncParams
 
 STEP_S = 0.05
@@ -47,6 +47,18 @@ def test_a_learner_with_a_slow_uplink_holds_nobody_up_and_is_merged(num_fragment
     for actor in fast:
         assert actor.machine.step == pytest.approx(world.now / STEP_S, rel=0.05)
         assert ages(world, actor, after_s=0.0)[1] <= 2 * round_s
+
+
+def test_a_donor_whose_welcome_is_lost_says_hello_again() -> None:
+    """It hears the beats of the run that it began, so it does not take the syncer for silent."""
+    world = World(SyncParams(), 2)
+    lost: list[Welcome] = []
+    world.lose = lambda road, message: isinstance(message, Welcome) and not lost and not lost.append(message)
+    only = world.join("only")
+    world.run(5.0)
+    assert lost
+    assert only.machine.phase == "training"
+    assert only.machine.step > 50
 
 
 def test_the_other_learner_dies_while_a_contribution_of_the_survivor_is_held() -> None:

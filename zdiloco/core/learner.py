@@ -270,7 +270,7 @@ class LearnerMachine:
 
     def _beat(self, message: Beat, now: float) -> list[LearnerAction]:
         self.global_progress = max(self.global_progress, message.progress)
-        if message.epoch > self.epoch and self.phase in (_P.TRAINING, _P.RESTORING):
+        if message.epoch > self.epoch and self.phase in (_P.TRAINING, _P.RESTORING, _P.DONATING):
             self._move(_T.LOST)
             why = f"a syncer of epoch {message.epoch.counter} beats, ours was {self.epoch.counter}"
             return [Note(what="says hello again", why=why), *self._say_hello(now)]
