@@ -1,10 +1,12 @@
 """Stories of a whole fleet in virtual time: pace, slow links, deaths, lost messages. Steps are 50 ms, H = 24."""
 
+import random
 import statistics
 
 import pytest
 
 from tests.core.fleet import TOKENS, Actor, Link, World
+from zdiloco.core.machine import SYNCER, Received
 from zdiloco.core.messages import Call, Hello, Report, Update, Welcome
 from zdiloco.core.params import SyncParams
 
@@ -49,6 +51,36 @@ def test_a_learner_with_a_slow_uplink_holds_nobody_up_and_is_merged(num_fragment
         assert ages(world, actor, after_s=0.0)[1] <= 2 * round_s
 
 
+class Uneven(Link):
+    """A near link: 5 to 35 ms for a contribution, one after the other, and now and then 100 to 200 ms."""
+
+    rng = random.Random(1)
+
+    @property
+    def up_s(self) -> float:  # type: ignore[override]
+        return self.rng.uniform(0.1, 0.2) if self.rng.random() < 0.02 else self.rng.uniform(0.005, 0.035)
+
+    @up_s.setter
+    def up_s(self, seconds: float) -> None:
+        """What the base class sets says nothing here."""
+
+
+def test_near_a_syncer_hardly_a_round_goes_without_a_learner() -> None:
+    """P = H: on average one fragment is called a step, often two at once, and a slow learner answers some of them."""
+    world = World(SyncParams(), 24)
+    fast = world.join("fast", link=Uneven())
+    slow = world.join("slow", 5 * STEP_S, Uneven())
+    world.run(5.0)
+    warm = set(world.records)
+    world.run(35.0)
+    world.audit()
+    rounds = [{member.key for member in record} for place, record in world.records.items() if place not in warm]
+    assert len(rounds) > 500
+    assert sum(fast.key in members for members in rounds) >= 0.95 * len(rounds)
+    assert sum(slow.key in members for members in rounds) >= 0.1 * len(rounds)
+    assert statistics.mean(world.gaps(STEP_S, after_s=5.0)) <= 24 + 2
+
+
 def test_a_donor_whose_welcome_is_lost_says_hello_again() -> None:
     """It hears the beats of the run that it began, so it does not take the syncer for silent."""
     world = World(SyncParams(), 2)
@@ -59,6 +91,22 @@ def test_a_donor_whose_welcome_is_lost_says_hello_again() -> None:
     assert lost
     assert only.machine.phase == "training"
     assert only.machine.step > 50
+
+
+def test_what_the_uplink_has_no_room_for_is_declined_only_if_it_would_be_late() -> None:
+    """Two fragments called at once on a link that takes a fifth of a period, then on one that takes two steps."""
+    for up_s, declined in ((0.24, True), (0.09, False)):
+        world = World(SyncParams(), 2)
+        only = world.join("only", link=Link(up_s=up_s))
+        world.run(10.0)
+        only.machine.outflow.uplink.window = 1
+        for duty in only.machine.duties:
+            call = Call(epoch=only.machine.epoch, fragment=duty.index, version=99)
+            world.tell(only, Received(key=SYNCER, message=call))
+            assert duty.state == "called"
+        before = only.machine.counts.get("declined", 0)
+        world.run(world.now + STEP_S)
+        assert (only.machine.counts.get("declined", 0) > before) is declined
 
 
 def test_the_other_learner_dies_while_a_contribution_of_the_survivor_is_held() -> None:

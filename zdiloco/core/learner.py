@@ -146,6 +146,7 @@ class LearnerMachine:
         self.step += 1
         self.steps_since_join += 1
         self.trained_tokens += event.tokens
+        self.outflow.uplink.stepped(event.seconds)
         for duty in self.duties:
             duty.progress.step(event.tokens)
         return self._boundary(event, now) + self._report(now)

@@ -1,7 +1,7 @@
 """Contributions on their way out of a learner: called, cut, encoded, offered, held, refused.
 
 Rule: at a boundary the oldest unmerged fragment goes first, as far as the uplink has room; what is called and cannot be
-cut is declined, once. The encoded bytes stay until the fate of the contribution is known.
+cut in time is declined, once. The encoded bytes stay until the fate of the contribution is known.
 """
 
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ class Outflow:
 
     def clear(self) -> None:
         """Nothing is under way (any more): the learner starts, or starts over."""
-        self.uplink = Uplink(self.params.max_uplink)
+        self.uplink = Uplink(self.params.max_uplink, self.machine.sync.sync_period)
         self.kept_bytes: dict[tuple[int, int], int] = {}
         self.contributed = False
 
@@ -55,27 +55,33 @@ class Outflow:
         return min(offered, default=float("inf"))
 
     def answer(self, now: float) -> list[LearnerAction]:
-        """Cut what is called, the oldest unmerged fragment first, as far as the uplink has room; decline the rest."""
+        """Cut what is called, the oldest unmerged fragment first, as far as the uplink has room; decline the rest.
+
+        What the uplink will have room for in time is put off without a word: once declined, a round need not wait.
+        """
         called = [duty for duty in self.machine.duties if duty.state is DutyState.CALLED and duty.adoption is None]
         actions: list[LearnerAction] = []
+        put_off = 0
         for duty in sorted(called, key=lambda d: (d.cut_step, d.index)):
-            why = self._cannot(duty, now)
-            if why is None:
+            why = self._cannot(duty)
+            if why is None and self.uplink.free(now):
                 actions += self._cut(duty, now, f"called for version {duty.version}")
+            elif why is None and self.uplink.soon(now, put_off):
+                put_off += 1
             elif duty.declined != duty.version:
+                why = why or f"uplink busy with {len(self.uplink.under_way)}"
                 duty.declined = duty.version
                 self.machine.count("declined")
                 decline = Decline(fragment=duty.index, version=duty.version, reason=why, eta_s=self.uplink.eta_s(now))
                 actions.append(Send(key=SYNCER, message=decline))
         return actions
 
-    def _cannot(self, duty: Duty, now: float) -> str | None:
+    def _cannot(self, duty: Duty) -> str | None:
+        """Why nothing may be cut of a fragment, whatever room the uplink has."""
         if duty.must_follow:
             return "waits for the newest state of it"
         if duty.progress.steps < 1 or duty.progress.tokens < 1:
             return "no step since the last contribution" if duty.progress.steps < 1 else "no token since then"
-        if not self.uplink.free(now):
-            return f"uplink busy with {len(self.uplink.under_way)}"
         kept = sum(self.kept_bytes.values())
         if kept > self.params.kept_max_bytes:
             return f"{kept} bytes wait until something is stable (learner.kept_max_bytes)"
