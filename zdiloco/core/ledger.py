@@ -8,15 +8,7 @@ is therefore a real question, and `Fates.gap` answers it.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from zdiloco.core.progress import Cut, LearnerProgress
-
-
-class CutRow(NamedTuple):
-    """A contribution whose fate was open when the row was written; `void`: u no longer held its tokens."""
-
-    seq: int
-    tokens: int
-    void: bool
+from zdiloco.core.progress import CutRow, LearnerProgress
 
 
 class FragmentRow(NamedTuple):
@@ -48,14 +40,10 @@ class Fates(NamedTuple):
 
 def row_of(progress: LearnerProgress) -> FragmentRow:
     """The row that a learner writes down for one fragment."""
-    kept = tuple([_cut_row(kept.cut) for kept in progress.kept.values()])
-    sent = tuple([_cut_row(cut) for cut in progress.sent.values() if cut.seq not in progress.kept])
+    kept = tuple([kept.cut.row for kept in progress.kept.values()])
+    sent = tuple([cut.row for seq, cut in progress.sent.items() if seq not in progress.kept])
     tally = progress.tally
     return FragmentRow(progress.tokens, tally.dropped, tally.lost, progress.after, sent, kept)
-
-
-def _cut_row(cut: Cut) -> CutRow:
-    return CutRow(cut.seq, cut.tokens, cut.void)
 
 
 def settle(trained: int, row: FragmentRow, merged_seq: int, merged_tokens: int, state: str) -> Fates:

@@ -8,6 +8,7 @@ merged until that is stable. Both sides live here, side by side, because each is
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from zdiloco.core.messages import Contribution
 from zdiloco.units import ContributionId, Epoch, MemberKey, Merged, Stamp
@@ -124,14 +125,29 @@ class Fate(StrEnum):
     """One of mine is in it whose bytes I no longer have: u is dropped rather than counted twice."""
 
 
+class CutRow(NamedTuple):
+    """A contribution whose fate was open when the row was written; `void`: u no longer held its tokens."""
+
+    seq: int
+    tokens: int
+    void: bool
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """One contribution as the learner remembers it. `void`: dropped meanwhile, so never to be subtracted."""
+    """One contribution as the learner remembers it. `void`: dropped meanwhile, so never to be subtracted.
+
+    `row`: what is written down of it in every step, made once.
+    """
 
     seq: int
     steps: int
     tokens: int
     void: bool = False
+    row: CutRow = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row", CutRow(self.seq, self.tokens, self.void))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,11 +13,13 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import xxhash
 
-from zdiloco.core.ledger import CutRow, FragmentRow
+from zdiloco.core.ledger import FragmentRow
+from zdiloco.core.progress import CutRow
 from zdiloco.errors import StoreError
 from zdiloco.node.disk import disk_error
 from zdiloco.units import MemberKey
@@ -178,8 +180,7 @@ def _flat(rows: Sequence[FragmentRow], most: int | None) -> list[int]:
             sent = sent[max(0, len(sent) - most) :]
             kept = kept[max(0, len(kept) + len(sent) - most) :]
         flat += (row.unmerged, row.dropped, row.lost, row.after, len(sent), len(kept))
-        for seq, tokens, void in sent + kept:
-            cuts += (seq, tokens, void)
+        cuts += chain.from_iterable(sent + kept)
     return flat + cuts
 
 
