@@ -38,6 +38,7 @@ TIERS = ("net", "proc", "slow", "wan", "long")  # a test without these marks is 
 _bases = itertools.count(20_000 + os.getpid() % 600 * 16)
 _seconds: dict[str, float] = {}
 _said: list[str] = []
+_left_out: list[str] = []  # what was not run, and why
 _started = time.monotonic()
 
 
@@ -55,9 +56,21 @@ def _tier(item: pytest.Item) -> int:
     return max((1 + TIERS.index(name) for name in marks & set(TIERS)), default=0)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the pure tests first, then tier by tier; the order within a tier stays."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the pure tests first, then tier by tier; the order within a tier stays. Without a device, leave `gpu` out."""
     items.sort(key=_tier)
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu and not _has_device():
+        items[:] = [item for item in items if item not in gpu]
+        config.hook.pytest_deselected(items=gpu)
+        _left_out.append(f"gpu: no CUDA device here, {len(gpu)} tests left out")
+
+
+def _has_device() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def pytest_collection_finish() -> None:
@@ -101,7 +114,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in _said:
         terminalreporter.write_line(line)
     parts = [part for part in os.environ.get("ZDILOCO_TEST_PARTS", "").split(";") if part]
-    parts += [f"{name}: {seconds:.1f} s" for name, seconds in _seconds.items()]
+    parts += [f"{name}: {seconds:.1f} s" for name, seconds in _seconds.items()] + _left_out
     if parts:
         terminalreporter.write_sep("=", "time of each part")
         for part in parts:

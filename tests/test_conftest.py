@@ -67,6 +67,17 @@ def test_what_a_test_says_is_printed_by_whoever_prints(pytester: pytest.Pytester
     assert any(line.startswith("pure tests: ") for line in result.outlines)
 
 
+def test_what_needs_a_device_is_left_out_by_name(pytester: pytest.Pytester) -> None:
+    """Without one: a line that says so, and how many; no skip, which in CI would be a fault of the machine."""
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile("import pytest\ndef test_one(): pass\n@pytest.mark.gpu\ndef test_two(): pass\n")
+    pytester.makepyfile(torch="class cuda:\n    is_available = lambda: False\nget_num_threads = lambda: 1\n")
+    pytester.makeini("[pytest]\nmarkers = gpu: a device\n")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=50)
+    result.assert_outcomes(passed=1, deselected=1)
+    assert "gpu: no CUDA device here, 1 tests left out" in result.stdout.str()
+
+
 def test_free_ports_can_be_bound_and_never_come_twice(free_ports: Callable[[int], int]) -> None:
     """Two ranges of four do not overlap, and every port of them can be bound."""
     first, second = free_ports(4), free_ports(4)

@@ -23,6 +23,7 @@ from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
 from zdiloco.tensor.codecs import NAMES, get_codec
+from zdiloco.tensor.device import Copied
 from zdiloco.units import MemberKey
 from zdiloco.wire.bodies import encode_map, join_update, split_update
 from zdiloco.wire.frames import Buffer
@@ -138,7 +139,7 @@ class LearnerActs:
 
     # ---- jobs for the worker: given under the machine's lock, so that they hold the R of that very moment
 
-    def give_snapshot(self, action: m.Snapshot, copied: Tensor, reference: Tensor) -> None:
+    def give_snapshot(self, action: m.Snapshot, copied: Copied, reference: Tensor) -> None:
         """Have a snapshot encoded and offered."""
 
         def work() -> None:

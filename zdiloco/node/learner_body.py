@@ -1,13 +1,12 @@
 """The values of a learner and all work on them: snapshot, encode, prepare, adopt (docs/math.md, adoption).
 
-Rule: methods named `now_*` run on the training thread, at a boundary, and cost one copy or one in-place add; `later_*`
-run on the worker thread. The reference R of a fragment is a tensor that is replaced at adoption and never written to,
-so a job that holds the old one stays right.
+Rule: methods named `now_*` run on the training thread, at a boundary, and cost one copy or one in-place add, which on a
+CUDA device are only enqueued (`tensor/device.py`); `later_*` run on the worker thread. The reference R of a fragment is
+a tensor on the host that is replaced at adoption and never written to, so a job that holds the old one stays right.
 
 Signs: a contribution encodes the outer gradient -u = R - values, so the work that its bytes stand for is û = -decode.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,13 +18,12 @@ from zdiloco.core.machine import Prepare
 from zdiloco.errors import MachineError
 from zdiloco.tensor.binding import Binding
 from zdiloco.tensor.codecs import get_codec
+from zdiloco.tensor.device import Copied, CpuRoad, Staged, road_for
 from zdiloco.tensor.inventory import inventory
 from zdiloco.tensor.layout import Layout, TensorKind, layout_of
 from zdiloco.units import FragmentId, Stamp
 
 DEFAULT_FRAGMENTS = 24
-SPARES = 4
-"""Vectors of one fragment that wait to be used again: fresh memory costs the training thread page faults."""
 
 
 def layout_for(model: nn.Module, num_fragments: int, strategy: str) -> Layout:
@@ -60,13 +58,14 @@ class Incoming:
 class Change:
     """A prepared adoption. With keep = 1: values += `delta`. Else values <- theta + keep * (values - R + delta).
 
-    `delta` is None with `reset`: values <- theta.
+    `delta` is None with `reset`: values <- theta, which is then also in `whole`.
     """
 
     stamp: Stamp
     codec: str
     theta: Tensor
-    delta: Tensor | None
+    delta: Staged | None
+    whole: Staged | None
     keep: float
 
 
@@ -79,18 +78,17 @@ class FragmentValues:
     kept: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
     incoming: dict[Stamp, Incoming] = field(default_factory=dict)
     change: Change | None = None
-    spare: list[Tensor] = field(default_factory=list)
 
 
 class LearnerBody:
     """All fragments of one learner. `codec`: of contributions; buffers always travel as fp32 and are overwritten."""
 
-    def __init__(self, binding: Binding, codec: str) -> None:
+    def __init__(self, binding: Binding, codec: str, road: CpuRoad | None = None) -> None:
         self._binding = binding
+        self._road = road or road_for(binding)
         self.layout: Layout = binding.layout
         self._codec = codec
         self.fragments = [FragmentValues() for _ in self.layout.fragments]
-        self._spare_lock = threading.Lock()
 
     def codec_of(self, fragment: FragmentId) -> str:
         """The codec of this learner's contributions to a fragment."""
@@ -102,10 +100,10 @@ class LearnerBody:
         """Raise ConfigError naming a parameter whose `requires_grad` has changed since the start."""
         self._binding.trainable.look()
 
-    def now_snapshot(self, fragment: FragmentId) -> tuple[Tensor, Tensor]:
+    def now_snapshot(self, fragment: FragmentId) -> tuple[Copied, Tensor]:
         """Copy the fragment's values; returns the copy and the R that they have departed from."""
         reference = self._reference(fragment)
-        return self._binding.gather(fragment, self._vector(fragment)), reference
+        return self._road.now_copy(fragment), reference
 
     def now_adopt(self, fragment: FragmentId, stamp: Stamp) -> list[Tensor]:
         """Change the values in place as prepared; afterwards R is Theta'. Returns vectors that nobody needs."""
@@ -113,41 +111,47 @@ class LearnerBody:
         change = values.change
         if change is None or change.stamp != stamp:
             raise MachineError(f"fragment {fragment}: {stamp} is to be adopted, but is not prepared")
-        if change.delta is None:
-            self._binding.load_(fragment, change.theta)
-        elif change.keep == 1.0:
-            self._binding.add_(fragment, change.delta)
-        else:
-            mine = self._binding.gather(fragment, self._vector(fragment))
-            mine.sub_(self._reference(fragment)).add_(change.delta).mul_(change.keep).add_(change.theta)
-            self._binding.load_(fragment, mine)
-        unused = [tensor for tensor in (change.delta, values.reference) if tensor is not None]
+        unused = [] if values.reference is None else [values.reference]
+        if change.whole is not None:
+            self._road.now_load(change.whole)
+        elif change.delta is not None and change.keep == 1.0:
+            unused += self._road.now_add(change.delta)
+        elif change.delta is not None:
+            unused += self._blend(fragment, change, change.delta)
         values.reference, values.codec, values.change = change.theta, change.codec, None
         values.incoming.pop(stamp, None)
         return unused
 
+    def _blend(self, fragment: FragmentId, change: Change, delta: Staged) -> list[Tensor]:
+        """For study, and on the host: the training thread waits for a device."""
+        assert delta.host is not None
+        mine = self._binding.gather(fragment, self._road.vector(fragment))
+        mine.sub_(self._reference(fragment)).add_(delta.host).mul_(change.keep).add_(change.theta)
+        self._binding.load_(fragment, mine)
+        return [delta.host, mine]
+
     def now_drop(self, fragment: FragmentId) -> None:
-        """Values <- R; where there is no R yet, there is nothing to go back to."""
+        """Values <- R; where there is no R yet, there is nothing to go back to. Rare: it waits for a device."""
         reference = self.fragments[fragment].reference
-        self.fragments[fragment].change = None
+        self._replace_change(fragment, None)
         if reference is not None:
-            self._binding.load_(fragment, reference)
+            self._road.now_load(Staged(fragment, reference))
 
     # ---- on the worker thread
 
-    def later_encode(self, fragment: FragmentId, seq: int, copied: Tensor, reference: Tensor) -> Tensor:
+    def later_encode(self, fragment: FragmentId, seq: int, copied: Copied, reference: Tensor) -> Tensor:
         """Encode R - values, keep the bytes under `seq`, and return them, (n,) u8. `copied` is used up.
 
         Of buffers encode -values: statistics are no work that could be added to what others did since R.
         """
-        codec = self.codec_of(fragment)
+        codec, host = self.codec_of(fragment), self._road.later_host(copied)
         if self.layout.fragments[fragment].is_buffers:
-            torch.neg(copied, out=copied)
+            torch.neg(host, out=host)
         else:
-            torch.sub(reference, copied, out=copied)
-        encoded = get_codec(codec).encode(copied)
+            torch.sub(reference, host, out=host)
+        encoded = get_codec(codec).encode(host)
         self.fragments[fragment].kept[seq] = (codec, encoded)
-        self.give_back(fragment, [copied])
+        self.give_back(fragment, [host])
         return encoded
 
     def later_prepare(self, action: Prepare, incoming: Incoming, reference: Tensor | None) -> None:
@@ -158,17 +162,45 @@ class LearnerBody:
                 raise MachineError(f"fragment {fragment.index}: the bytes of {action.stamp} are gone")
             incoming.theta = get_codec(incoming.codec).decode(incoming.value, fragment.numel)
             incoming.value = None
-        delta: Tensor | None = None
-        if not (action.reset or fragment.is_buffers or reference is None):
-            delta = self._vector(action.fragment)
-            if action.keep == 1.0:
-                torch.sub(incoming.theta, reference, out=delta)
-            else:
-                delta.zero_()
-            self._settle(action, delta)
-        self.fragments[action.fragment].change = Change(
-            stamp=action.stamp, codec=incoming.codec, theta=incoming.theta, delta=delta, keep=action.keep
+        first = reference is None  # values of every fragment come at once: none waits for its boundary on a device
+        if first:
+            self._road.later_reserve()
+        delta = whole = None
+        if action.reset or fragment.is_buffers or reference is None:
+            whole = self._road.later_stage(action.fragment, incoming.theta, direct=first)
+        else:
+            delta = self._later_delta(action, incoming.theta, reference)
+        self._replace_change(
+            action.fragment,
+            Change(
+                stamp=action.stamp,
+                codec=incoming.codec,
+                theta=incoming.theta,
+                delta=delta,
+                whole=whole,
+                keep=action.keep,
+            ),
         )
+
+    def _later_delta(self, action: Prepare, theta: Tensor, reference: Tensor) -> Staged:
+        delta = self._road.vector(action.fragment)
+        if action.keep == 1.0:
+            torch.sub(theta, reference, out=delta)
+        else:
+            delta.zero_()
+        self._settle(action, delta)
+        staged = self._road.later_stage(action.fragment, delta, direct=action.keep != 1.0)
+        if staged.host is None:
+            self.give_back(action.fragment, [delta])
+        return staged
+
+    def _replace_change(self, fragment: FragmentId, change: Change | None) -> None:
+        """The machine lets nobody adopt while this is under way."""
+        values = self.fragments[fragment]
+        before, values.change = values.change, change
+        for staged in (before.delta, before.whole) if before else ():
+            if staged is not None:
+                self._road.release(staged)
 
     def _settle(self, action: Prepare, delta: Tensor) -> None:
         """delta - û(subtract) + Σ û(restore), with û = -decode of the kept bytes."""
@@ -178,7 +210,7 @@ class LearnerBody:
             if seq not in kept:
                 raise MachineError(f"fragment {action.fragment}: the bytes of contribution {seq} are not kept any more")
             codec, encoded = kept[seq]
-            scratch = get_codec(codec).decode(encoded, delta.numel(), self._vector(action.fragment))
+            scratch = get_codec(codec).decode(encoded, delta.numel(), self._road.vector(action.fragment))
             delta.add_(scratch, alpha=sign)
             self.give_back(action.fragment, [scratch])
 
@@ -189,26 +221,16 @@ class LearnerBody:
 
     def later_values(self, fragment: FragmentId) -> Tensor:
         """The model's own values, fp32, as (4 n_p,) u8: for a donor, whose model stands still."""
+        self._road.later_settle()
         return get_codec("fp32").encode(self._binding.gather(fragment))
 
     def later_reference(self, codec: str, reference: Tensor) -> Tensor:
         """R as it was published: encoding what came from these bytes gives them back."""
         return get_codec(codec).encode(reference)
 
-    # ---- vectors
-
     def give_back(self, fragment: FragmentId, tensors: Sequence[Tensor]) -> None:
         """Vectors (n_p,) fp32 that nobody reads any more may be used again."""
-        spare = self.fragments[fragment].spare
-        with self._spare_lock:
-            spare.extend(tensors[: max(0, SPARES - len(spare))])
-
-    def _vector(self, fragment: FragmentId) -> Tensor:
-        spare = self.fragments[fragment].spare
-        with self._spare_lock:
-            if spare:
-                return spare.pop()
-        return torch.empty(self.layout.fragments[fragment].numel, dtype=torch.float32)
+        self._road.give_back(fragment, tensors)
 
     def _reference(self, fragment: FragmentId) -> Tensor:
         reference = self.fragments[fragment].reference

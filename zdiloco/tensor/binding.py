@@ -27,6 +27,10 @@ class Binding:
         self._owners = [[owners[tensor.name] for tensor in fragment.tensors] for fragment in layout.fragments]
         self._sizes = [[tensor.numel for tensor in fragment.tensors] for fragment in layout.fragments]
 
+    def live(self, fragment_index: int) -> list[Tensor]:
+        """The tensors of fragment p as they live in the model now, in the order of the layout; no copies."""
+        return [owner.tensor() for owner in self._owners[fragment_index]]
+
     @torch.no_grad()
     def gather(self, fragment_index: int, out: Tensor | None = None) -> Tensor:
         """Copy fragment p out of the model and return it: (n_p,) fp32, cpu; into `out` where one is given."""
