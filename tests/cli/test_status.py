@@ -26,9 +26,9 @@ ANSWER: dict[str, Any] = {
     ],
     "learners": [
         {"name": "us-east-0", "state": "live", "step": 1234, "steps_per_s": 2.5, "staleness": 0.25, "rounds": 9,
-         "merged_tokens": 900.0, "last_seen_s": 0.31, "why": "training"},
+         "merged_tokens": 900.0, "last_seen_s": 0.31, "why": "training", "behind": ""},
         {"name": "b", "state": "gone", "step": 7, "steps_per_s": 0.0, "staleness": None, "rounds": 0,
-         "merged_tokens": 0.0, "last_seen_s": 61.0, "why": "silent for 6.1 s"},
+         "merged_tokens": 0.0, "last_seen_s": 61.0, "why": "silent for 6.1 s", "behind": "a step of it takes 9 s"},
     ],
     "node": {"insecure": False},
 }  # fmt: skip
@@ -48,6 +48,7 @@ def test_the_text_shows_run_fragments_and_learners() -> None:
     ]
     assert lines[10] == "us-east-0  live   1,234     2.50       0.25       9            900   0.3 s ago  training"
     assert lines[11].startswith("b          gone       7     0.00          -       0              0  61.0 s ago")
+    assert lines[11].endswith("silent for 6.1 s; a step of it takes 9 s")
 
 
 def test_a_syncer_without_keys_or_target_says_so() -> None:

@@ -81,7 +81,7 @@ def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{each['rounds']:,}",
                 _tokens(each["merged_tokens"]),
                 f"{each['last_seen_s']:.1f} s ago",
-                each["why"],
+                "; ".join(text for text in (each["why"], each["behind"]) if text),
             )
         )
     return _table(rows)

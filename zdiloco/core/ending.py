@@ -53,7 +53,7 @@ class Ending:
             if late or not any(desk.round for desk in self.syncer.desk):
                 self.syncer.move(SyncerTurn.DRAINED)
                 self.syncer.drain_ends = now + self.syncer.params.drain_s
-                return self.last_save("target reached")
+                return [*self.syncer.haste.left_out(), *self.last_save("target reached")]
             return []
         away = (MemberState.FINISHED, MemberState.GONE, MemberState.WATCHING)
         present = [member for member in self.syncer.fleet if member.state not in away]

@@ -35,7 +35,7 @@ def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
             "round": desk.round_s.value,
         },
         "fragments": [_fragment(machine, fragment, now) for fragment in desk],
-        "learners": [_learner(member, now) for member in sorted(machine.fleet, key=lambda member: member.key)],
+        "learners": [_learner(machine, member, now) for member in sorted(machine.fleet, key=lambda member: member.key)],
         "refused": {str(reason): count for reason, count in machine.intakes.refused.items()},
         "remarks": {str(remark): count for remark, count in machine.intakes.remarks.items()},
         "late": machine.intakes.late,
@@ -71,13 +71,14 @@ def _fragment(machine: SyncerMachine, desk: FragmentDesk, now: float) -> dict[st
     return answer
 
 
-def _learner(member: Member, now: float) -> dict[str, Any]:
+def _learner(machine: SyncerMachine, member: Member, now: float) -> dict[str, Any]:
     pace = member.pace.value
     return {
         "name": member.key.name,
         "incarnation": f"{member.key.incarnation:016x}",
         "state": str(member.state),
         "why": member.why,
+        "behind": machine.haste.behind.get(member.key, ""),
         "step": member.step,
         "steps_per_s": 1 / pace if pace else 0.0,
         "answer_s": member.answer.value,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from zdiloco.core.desk import Closing, Desk, FragmentDesk
 from zdiloco.core.ending import Ending
+from zdiloco.core.haste import Haste
 from zdiloco.core.intake import Intakes
 from zdiloco.core.machine import (
     Broadcast,
@@ -88,7 +89,7 @@ class SyncerMachine:
         self.intakes = Intakes(params, self.desk, self.fleet)
         self.reception = Reception(self)
         self.ending = Ending(self)
-        self.waiting = Waiting(self)
+        self.waiting, self.haste = Waiting(self), Haste(self)
         self.progress = 0.0
         self.base_tokens = 0.0
         self.merged_tokens = 0.0
@@ -98,8 +99,7 @@ class SyncerMachine:
         self.drain_ends = float("inf")
         self.farewell: Farewell | None = None
         self.opening: list[SyncerAction] = []
-        self.rounds = 0
-        self.contributions = 0
+        self.rounds = self.contributions = 0
         if known is not None:
             self.reception.start_from(known, now)
 
@@ -304,7 +304,7 @@ class SyncerMachine:
             self.beat_at = max(self.beat_at, now + self.params.beat_every_s)
         elif now >= self.beat_at:
             self.beat_at = now + self.params.beat_every_s
-            actions += self._beat()
+            actions += [*self._beat(), *self.haste.look(now)]
         return actions
 
     def _run(self, now: float, is_time: bool) -> list[SyncerAction]:
