@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.fleet import Actor, Link, World
+from tests.core.fleet import TOKENS, Actor, Link, World
 from tests.core.test_fleet import ROUND_TRIP_S, STEP_S, ages, fleet_of
 from zdiloco.core.membership import MemberState
 from zdiloco.core.messages import Pull
@@ -196,3 +196,33 @@ def test_a_tiny_rest_of_the_fleet_takes_no_outer_steps() -> None:
     tail = [merge for merge, _ in world.site.body.merges if len(merge.parts) < 4]
     assert tail == []  # below K nothing is merged at all, unless on_lost_quorum = "degrade"
     assert any("1 of 4" in desk.why or (desk.round and "1 of 4" in desk.round.why) for desk in syncer.desk)
+
+
+@pytest.mark.parametrize("min_quorum", [1, 4])
+def test_the_last_merges_of_a_rest_are_shorter_and_marked(min_quorum: int) -> None:
+    """C-51: when the target is reached seven of eight die: what is merged of the last one counts in full, but its
+    step is shorter, and learner, log, status and reason of the round say so."""
+    params = SyncParams(min_quorum=min_quorum, drain_s=60.0, park_after_s=5.0)
+    world = World(params, 2, target_tokens=8 * 400 * TOKENS)
+    actors = [world.join(f"l{index}", link=Link(latency_s=0.1 if index else 0.01)) for index in range(8)]
+    syncer = syncer_of(world)
+    body = world.site.body
+    world.run(15.0)
+    assert syncer.desk.fragments[0].turnout.usual.value > 4  # with K = 1 the others are often late
+    world.run_until(lambda: any(desk.round and len(desk.intake.held) == 1 for desk in syncer.desk), 5.0)
+    syncer.target_tokens = int(syncer.merged_tokens)  # now, while the first is in
+    for actor in actors[1:]:
+        world.kill(actor)
+    before, thin = len(body.merges), status(syncer, world.now)["thin_rounds"]
+    world.run_until(lambda: bool(world.stops), 120.0)
+    tail = [merge for merge, _ in body.merges[before:]]
+    assert tail
+    for merge in tail:
+        assert len(merge.parts) == len(merge.merged) < 4
+        assert all(0.35 <= part.clip < 0.71 for part in merge.parts)
+        assert all(member.tokens > 0 for member in merge.merged)
+    assert actors[0].machine.counts["remark: tail"] == len(tail)
+    found = status(syncer, world.now)
+    assert found["thin_rounds"] - thin == len(tail)
+    assert found["remarks"]["tail"] == sum(len(merge.parts) for merge in tail)
+    assert any("usual, at the end of the run: scaled by" in note for note in world.notes)

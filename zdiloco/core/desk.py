@@ -15,6 +15,7 @@ from zdiloco.core.pace import Due, judge_due, max_open_rounds, needed_steps
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Intake
 from zdiloco.core.rounds import Attendance, Close, Round, RoundEvent, RoundState, Wait, decide, has_quorum
+from zdiloco.core.turnout import Turnout
 from zdiloco.units import NO_STAMP, FragmentId, MemberKey, Merged, Stamp
 
 CALLS_REMEMBERED = 16
@@ -30,6 +31,7 @@ class FragmentDesk:
     share: float
     intake: Intake
     norms: Norms = field(default_factory=Norms)
+    turnout: Turnout = field(default_factory=lambda: Turnout(0.125))
     stamp: Stamp = NO_STAMP
     stable: Stamp = NO_STAMP
     round: Round | None = None
@@ -253,7 +255,10 @@ class Desk:
         taken, record = desk.intake.close()
         living = {member.key.name for member in self.fleet.counted()}
         passed = desk.norms.judge(taken, rnd.version, self.params.clip, living)
-        return Closing(desk=desk, taken=taken, passed=passed, record=record, why=close.why)
+        if desk.share:  # statistics are no step that could be shorter
+            passed, few = desk.turnout.judge(passed, self.params.min_quorum, ending=self.draining)
+            rnd.why = desk.why = f"{close.why}; {few}" if few else close.why
+        return Closing(desk=desk, taken=taken, passed=passed, record=record, why=rnd.why)
 
     def published(self, desk: FragmentDesk, stamp: Stamp, now: float) -> Round:
         """The outer step is made and goes out: the round is over. Returns it."""

@@ -41,9 +41,7 @@ class Haste:
         self.behind = {key: whys[key] for key, looks in self._seen.items() if looks >= LOOKS}
         fresh = [key for key in sorted(self.behind) if key.name not in self._said]
         self._said |= {key.name for key in fresh}
-        return [
-            Note(what=f"{key.name} cannot keep the pace", why=self.behind[key], level="warning") for key in fresh
-        ]
+        return [Note(what=f"{key.name} cannot keep the pace", why=self.behind[key], level="warning") for key in fresh]
 
     def left_out(self) -> list[Note]:
         """At the end: of whom nothing was merged since this syncer started, though they trained."""

@@ -27,6 +27,8 @@ class Remark(StrEnum):
     """Its norm is far above that of what the others send: scaled down to the bound."""
     ZERO = "zero"
     """Nothing but zeros, while others have moved: it takes no part in the mean."""
+    TAIL = "tail"
+    """The run ends, and far fewer than usual are in this round: its step is scaled down."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,6 +38,7 @@ def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
         "learners": [_learner(machine, member, now) for member in sorted(machine.fleet, key=lambda member: member.key)],
         "refused": {str(reason): count for reason, count in machine.intakes.refused.items()},
         "remarks": {str(remark): count for remark, count in machine.intakes.remarks.items()},
+        "thin_rounds": sum(fragment.turnout.thin for fragment in desk),
         "late": machine.intakes.late,
         "replaced": machine.intakes.replaced,
         "budget": {"used_bytes": machine.intakes.used_bytes, "bytes": machine.params.budget_bytes},
