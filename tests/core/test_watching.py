@@ -2,15 +2,17 @@
 
 from typing import Any
 
+import pytest
+
 from tests.core.bodies import SyncerDisk
-from tests.core.fleet import Actor, World
+from tests.core.fleet import Actor, Site, World
 from zdiloco.core.machine import Boundary, LeaveRequested
 from zdiloco.core.membership import MemberState
-from zdiloco.core.messages import Goodbye, Heartbeat, Hello, Pull
+from zdiloco.core.messages import Goodbye, Heartbeat, Hello, Pull, Update
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
 from zdiloco.core.syncer import SyncerMachine
-from zdiloco.units import NO_EPOCH
+from zdiloco.units import NO_EPOCH, MemberKey
 
 
 def fleet(num_fragments: int = 3, **params: Any) -> tuple[World, Actor, list[Any]]:
@@ -159,7 +161,52 @@ def test_who_watched_and_left_or_fell_silent_leaves_no_trace() -> None:
     assert any("eval-2 is gone" in note for note in world.notes)
 
 
-def test_it_hears_of_the_end_and_the_syncer_does_not_wait_for_it() -> None:
+def test_it_holds_the_last_values_before_it_leaves() -> None:
+    """Every broadcast of an update near the end is lost: it fetches what the farewell names, and only that."""
+    world, watcher, said = fleet(target_tokens=4000)
+    world.join("l0")
+    syncer = syncer_of(world)
+    world.run_until(lambda: syncer.progress > 0.8, 60.0)
+    world.lose = lambda road, message: isinstance(message, Update) and not message.full
+    world.run_until(lambda: watcher.machine.farewell is not None, 60.0)
+    said.clear()
+    last = watcher.machine.farewell.versions
+    seen = [duty.progress.seen.version for duty in watcher.machine.duties]
+    assert any(mine < theirs for mine, theirs in zip(seen, last, strict=True))
+    world.run_until(lambda: not watcher.alive, 10.0)
+    assert tuple(duty.progress.seen.version for duty in watcher.machine.duties) == last
+    assert watcher.body.values == [state.value for state in world.sites[0].body.states]
+    assert sum(isinstance(message, Pull) for message in said) <= len(last)
+    world.run_until(lambda: not world.sites[0].alive, 2.0)
+    assert_has_no_say(said)
+
+
+@pytest.mark.parametrize(("heard", "most_s"), [(True, 8.0), (False, 3.0 + 1.1)])
+def test_one_that_never_gets_the_last_values_holds_the_end_up_no_longer_than_it_may(heard: bool, most_s: float) -> None:
+    """While it is heard `drain_s`, else `suspect_after_s`, and a beat."""
+    world, watcher, _ = fleet(target_tokens=4000, drain_s=8.0)
+    world.join("l0")
+    syncer = syncer_of(world)
+    world.run_until(lambda: syncer.progress > 0.8, 60.0)
+    down = world.down
+
+    def deaf(site: Site, key: MemberKey, message: Any, road: str) -> None:
+        if key != watcher.key or not isinstance(message, Update):
+            down(site, key, message, road)
+
+    world.down = deaf  # type: ignore[method-assign]
+    if not heard:
+        world.kill(watcher)
+    world.run_until(lambda: syncer.farewell is not None, 60.0)
+    began = world.now
+    world.run_until(lambda: not world.sites[0].alive, 30.0)
+    assert world.now - began <= most_s
+    assert (world.now - began > 7.5) is heard
+    if heard:
+        world.run_until(lambda: not watcher.alive, 2.0)
+
+
+def test_it_hears_of_the_end() -> None:
     world, watcher, said = fleet(target_tokens=2000)
     world.join("l0")
     world.run_until(lambda: not watcher.alive, 60.0)

@@ -241,7 +241,7 @@ ANSWER = {
     "fragments": [{"fragment": 0, "version": 1, "stable": None, "held": 0, "round": {"state": "open"}, "why": ""}],
     "learners": [
         {"name": "a", "state": "live", "step": 1, "steps_per_s": 1.0, "staleness": None, "rounds": 1,
-         "merged_tokens": 5.0, "last_seen_s": 0.5, "why": "training"},
+         "merged_tokens": 5.0, "last_seen_s": 0.5, "why": "training", "behind": ""},
     ],
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ Rule: what was merged is durable before anybody is told that the run is over; ev
 from typing import TYPE_CHECKING
 
 from zdiloco.core.machine import Broadcast, LeaveRequested, Note, Send, Stop, SyncerAction
-from zdiloco.core.membership import MemberState
+from zdiloco.core.membership import Member, MemberState
 from zdiloco.core.messages import Farewell
 from zdiloco.core.start import SyncerPhase, SyncerTurn
 
@@ -55,8 +55,7 @@ class Ending:
                 self.syncer.drain_ends = now + self.syncer.params.drain_s
                 return [*self.syncer.haste.left_out(), *self.last_save("target reached")]
             return []
-        away = (MemberState.FINISHED, MemberState.GONE, MemberState.WATCHING)
-        present = [member for member in self.syncer.fleet if member.state not in away]
+        present = [member for member in self.syncer.fleet if self._is_awaited(member, now)]
         if self.syncer.farewell and (late or not present):
             self.syncer.move(SyncerTurn.SAVED)
             left = ", ".join(m.key.name for m in present)
@@ -67,6 +66,12 @@ class Ending:
             why = f"the last checkpoint was not durable within sync.drain_s ({self.syncer.params.drain_s:g} s)"
             return [Note(what="stops", why=why, level="error"), Stop(reason=why, exit_code=1)]
         return []
+
+    def _is_awaited(self, member: Member, now: float) -> bool:
+        """Whether a goodbye may still come; of who watches, while it is heard: it fetches the last values."""
+        if member.state is MemberState.WATCHING:
+            return now < member.heard_at + self.syncer.params.suspect_after_s
+        return member.state not in (MemberState.FINISHED, MemberState.GONE)
 
     def last_save(self, why: str) -> list[SyncerAction]:
         """Write the last checkpoint."""
@@ -81,7 +86,8 @@ class Ending:
         if self.syncer.dirty:
             return self.last_save("what was merged during the last checkpoint")
         if self.syncer.target_tokens and self.syncer.merged_tokens >= self.syncer.target_tokens:
-            self.syncer.farewell = Farewell(epoch=self.syncer.epoch, finished=True, reason="the target is reached")
+            versions, reason = tuple(desk.stamp.version for desk in self.syncer.desk), "the target is reached"
+            self.syncer.farewell = Farewell(epoch=self.syncer.epoch, finished=True, reason=reason, versions=versions)
             self.syncer.drain_ends = now + self.syncer.params.drain_s
             everybody = [Send(key=member.key, message=self.syncer.farewell) for member in self.syncer.fleet]
             return [Broadcast(message=self.syncer.farewell), *everybody]

@@ -23,6 +23,7 @@ from zdiloco.core.machine import (
 )
 from zdiloco.core.messages import Pull, Update
 from zdiloco.core.progress import Fate
+from zdiloco.core.watching import takes_updates
 
 if TYPE_CHECKING:
     from zdiloco.core.learner import LearnerMachine
@@ -54,8 +55,8 @@ class Inflow:
 
     def pull(self, duty: Duty, now: float) -> list[LearnerAction]:
         """Ask for the newest state of a fragment, unless that is under way."""
-        welcome = self.machine.phase in (LearnerPhase.TRAINING, LearnerPhase.RESTORING)
-        if duty.pulled_at is not None or not welcome or any(update.full for update in duty.receiving.values()):
+        coming = duty.pulled_at is not None or any(update.full for update in duty.receiving.values())
+        if coming or not takes_updates(self.machine):
             return []
         duty.pulled_at = now
         self.machine.count("pulled")
@@ -135,7 +136,8 @@ class Inflow:
         adoption, params = duty.adoption, self.machine.params
         assert adoption is not None
         fresh = duty.progress.seen.version < 0 or self.machine.phase is LearnerPhase.RESTORING
-        duty.reset = fresh or adoption.fate is Fate.GIVEN_UP or params.adopt == "overwrite"
+        nothing_own = self.machine.watching or params.adopt == "overwrite"
+        duty.reset = fresh or nothing_own or adoption.fate is Fate.GIVEN_UP
         duty.serial += 1
         return [
             Prepare(

@@ -56,6 +56,7 @@ from zdiloco.core.messages import (
 )
 from zdiloco.core.outflow import Outflow
 from zdiloco.core.params import LearnerParams, SyncParams
+from zdiloco.core.watching import fetch_last, still_comes, takes_updates
 from zdiloco.errors import MachineError
 from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Stamp
 
@@ -300,7 +301,7 @@ class LearnerMachine:
 
     def _update(self, message: Update, now: float) -> list[LearnerAction]:
         duty = self.duty(message.fragment)
-        if duty is None or message.stamp.epoch != self.epoch or self.phase not in (_P.TRAINING, _P.RESTORING):
+        if duty is None or message.stamp.epoch != self.epoch or not takes_updates(self):
             return []
         return self.inflow.offered(duty, message, now)
 
@@ -315,8 +316,8 @@ class LearnerMachine:
             return []
         self.farewell = message
         self.global_progress = max(self.global_progress, float(message.finished))
-        ends = now + LEAVE_S if self.watching else now  # for what is still on its way to it
-        return self._take_leave(message.reason, message.finished, now, ends)
+        ends = now + self.sync.drain_s if self.watching else now  # so long the syncer serves it
+        return [*self._take_leave(message.reason, message.finished, now, ends), *fetch_last(self, now)]
 
     # ---- arriving, leaving, time
 
@@ -370,7 +371,7 @@ class LearnerMachine:
             actions.append(Send(key=SYNCER, message=heartbeat_of(self)))
         actions += self.outflow.turn(now) + self.inflow.turn(now)
         if self.phase is _P.LEAVING:
-            waiting = any(duty.state is DutyState.SENT or (self.watching and duty.arriving) for duty in self.duties)
+            waiting = any(duty.state is DutyState.SENT or still_comes(self, duty) for duty in self.duties)
             if now >= self.leave_ends or (not waiting and self.outflow.is_pushed()):
                 actions += self._goodbye()
         return actions

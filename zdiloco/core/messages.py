@@ -345,14 +345,19 @@ class Beat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Farewell:
-    """The run is over, or the syncer stops: learners stop with this reason. `finished`: the target was reached."""
+    """The run is over, or the syncer stops: learners stop with this reason. `finished`: the target was reached.
+
+    `versions` are the last ones of each fragment, for who only watches and wants to hold them at the end.
+    """
 
     epoch: Epoch
     finished: bool
     reason: str
+    versions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
+        check_numbers(self, "versions", self.versions)
         check_text(self, reason=MAX_TEXT)
 
 
