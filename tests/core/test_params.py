@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from zdiloco.core.params import LearnerParams, SyncParams, plain
+from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
+from zdiloco.knobs import plain
 
 SECTIONS = {"sync": SyncParams, "learner": LearnerParams}
 KNOBS = [(section, field) for section, owner in SECTIONS.items() for field in dataclasses.fields(owner)]

@@ -6,6 +6,7 @@ import pytest
 
 from zdiloco.core.machine import SYNCER
 from zdiloco.core.messages import Status, StatusQuery
+from zdiloco.errors import LinkError
 from zdiloco.node.params import NetParams
 from zdiloco.node.query import ASK_AGAIN_S, Query
 from zdiloco.wire.transfer import body_of, checksums_of
@@ -36,3 +37,20 @@ def test_the_newer_of_two_answers_is_fetched(free_ports: Callable[[int], int], m
         query._lost(SYNCER, "s/2", "gone", now)
         query.on_time(now)
         assert asked.count(StatusQuery) == 2
+
+
+@pytest.mark.net
+def test_a_question_after_one_without_an_answer_is_asked_at_once(
+    free_ports: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer was announced and never came: the second question does not wait for it."""
+    with Query(NetParams(port=free_ports(4), stall_s=100.0, give_up_s=1000.0)) as query:
+        asked: list[type] = []
+        monkeypatch.setattr(query._roads, "send", lambda key, message: asked.append(type(message)))
+        query.on_message(SYNCER, answer("s/1"), 0.0)
+        for count in (1, 2):
+            with pytest.raises(LinkError, match="no syncer answers"):
+                query.ask(0.05)
+            assert asked.count(StatusQuery) == count
+            assert query._transfers.inbox.reserved_bytes == 0
+            query.on_message(SYNCER, answer(f"s/{count + 1}"), 0.0)

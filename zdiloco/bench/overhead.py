@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zdiloco.bench.loop import LAYERS, STEP_S, Record
-from zdiloco.bench.pauses import measure_pauses
+from zdiloco.bench.pauses import measure_pauses, quantile
 from zdiloco.bench.results import Result
 from zdiloco.bench.rounds import open_calls, rounds_within
 from zdiloco.bench.stage import EVENT_S, SYNC_PERIOD, Player, Stage, member
@@ -121,7 +121,7 @@ def _result(speed: _Speed, journal: Sequence[dict[str, Any]]) -> Result:
     if speed.name == "beside_slow" and not rounds.others_tokens:
         void = void or "nothing of the slow learner was merged"
     pauses = [1e3 * pause for pause in attached.pauses]
-    p99 = statistics.quantiles(pauses, n=100)[98]
+    p99 = quantile(pauses, 0.99)
     return Result(
         name=speed.name, ours=1 / step_s, reference=1 / bare_s, unit="steps/s", better="higher", bound=speed.bound,
         void=void,

@@ -3,7 +3,7 @@
 Rule: a help, no part of the protocol: it has an end, and where the run's layout cannot be had the digests must do.
 """
 
-from zdiloco.errors import ConfigError, PeerError, ZdilocoError
+from zdiloco.errors import ZdilocoError
 from zdiloco.node.params import NetParams
 from zdiloco.node.query import Query
 from zdiloco.tensor.layout import Layout, first_difference
@@ -16,6 +16,6 @@ def difference(net: NetParams, layout: Layout) -> str:
     try:
         with Query(net) as query:
             theirs = Layout.from_obj(query.ask(ASK_S, layout=True))
-    except (ConfigError, PeerError, ZdilocoError) as error:
+    except ZdilocoError as error:
         return f" (which tensor differs first is not known: {error})"
     return f"; first difference: {first_difference(layout, theirs, 'this model', 'the run') or 'none'}"

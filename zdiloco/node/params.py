@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from zdiloco.core.params import LearnerParams, SyncParams, check_choices, check_knobs, knob
+from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
+from zdiloco.knobs import check_choices, check_knobs, knob
 from zdiloco.wire.flow import InboxParams, check_flow
 
 if TYPE_CHECKING:

@@ -57,6 +57,7 @@ class Query:
         Raises LinkError where no answer comes within `timeout_s`, ConfigError where it has another protocol version.
         """
         self._question = StatusQuery(layout=layout)
+        self._let_go()  # what the question before this one was still waiting for
         self._answer, self._asked_at, self._ends = None, float("-inf"), self._clock() + timeout_s
         while self._clock() < self._ends:
             self._loop.step(self)
@@ -66,6 +67,12 @@ class Query:
                 return found
         place = f"{self._net.connect}:{self._net.port}"
         raise LinkError(f"no syncer answers at {place} within {timeout_s:g} s: does it run, is the port right?")
+
+    def _let_go(self) -> None:
+        """Nothing is on its way any more."""
+        if self._coming:
+            self._transfers.release(SYNCER, self._coming, self._clock())
+            self._coming = ""
 
     def _found(self) -> dict[str, Any] | None:
         return self._answer
@@ -86,8 +93,7 @@ class Query:
     def on_message(self, key: MemberKey, message: Any, now: float) -> None:
         """A control message came in."""
         if not self._transfers.on_message(key, message, now) and isinstance(message, Status):
-            if self._coming:  # the question was heard twice: of its answers the syncer keeps the last one
-                self._transfers.release(key, self._coming, now)
+            self._let_go()  # the question was heard twice: of its answers the syncer keeps the last one
             self._coming = message.body.transfer
             self._transfers.expect(key, message.body, now)
 

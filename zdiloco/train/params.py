@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from zdiloco.errors import ConfigError
+from zdiloco.knobs import knob
 from zdiloco.train.schedule import InnerSchedule
 
 MIN_CORPUS_BYTES = 5_000_000
@@ -52,34 +52,29 @@ def preset(name: str) -> GPTConfig:
     return PRESETS[name]
 
 
-def _key(default: Any, doc: str, unit: str = "") -> Any:
-    """Make a field that explains itself: `doc` and `unit` are read by the config reference."""
-    return field(default=default, metadata={"doc": doc, "unit": unit})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskParams:
     """The [task] section; the defaults are the demo's, found by measurement (`baseline.json` holds its curve)."""
 
-    name: str = _key("stdlib-bytes", "which task: bytes of the Python standard library's own sources")
-    preset: str = _key("tiny", f"model size: {', '.join(PRESETS)}")
-    batch_size: int = _key(8, "sequences in one inner step", "sequences")
-    context: int = _key(96, "bytes that the model sees at once", "bytes")
-    lr: float = _key(4e-3, "highest inner learning rate; tuned for 'tiny', larger models need less")
-    weight_decay: float = _key(0.1, "AdamW's decoupled decay, on matrices only")
-    beta1: float = _key(0.9, "AdamW's decay of the first moment")
-    beta2: float = _key(0.95, "AdamW's decay of the second moment")
-    grad_clip: float = _key(1.0, "largest norm of the whole gradient; 0 never clips")
-    warmup_fraction: float = _key(0.02, "share of the run in which the rate rises", "of global progress")
-    final_fraction: float = _key(0.1, "share of lr left at the end of the run", "of lr")
-    rejoin_warmup_steps: int = _key(20, "inner steps in which the rate rises after each start or join", "steps")
-    seed: int = _key(0, "decides initial values and data order")
-    num_shards: int = _key(3, "disjoint parts of the training bytes, one a learner", "shards")
-    data_dir: str = _key("", "folder of text files to use instead of the standard library; empty: the latter")
-    min_data_bytes: int = _key(MIN_CORPUS_BYTES, "refuse to start on less text than this", "bytes")
-    validation_batches: int = _key(8, "batches in one evaluation", "batches")
-    validation_batch_size: int = _key(32, "sequences in one batch of an evaluation", "sequences")
-    device: str = _key("cpu", "torch device of model and batches, such as cpu or cuda:0")
+    name: str = knob("stdlib-bytes", "which task: bytes of the Python standard library's own sources")
+    preset: str = knob("tiny", f"model size: {', '.join(PRESETS)}")
+    batch_size: int = knob(8, "sequences in one inner step", "sequences")
+    context: int = knob(96, "bytes that the model sees at once", "bytes")
+    lr: float = knob(4e-3, "highest inner learning rate; tuned for 'tiny', larger models need less")
+    weight_decay: float = knob(0.1, "AdamW's decoupled decay, on matrices only")
+    beta1: float = knob(0.9, "AdamW's decay of the first moment")
+    beta2: float = knob(0.95, "AdamW's decay of the second moment")
+    grad_clip: float = knob(1.0, "largest norm of the whole gradient; 0 never clips")
+    warmup_fraction: float = knob(0.02, "share of the run in which the rate rises", "of global progress")
+    final_fraction: float = knob(0.1, "share of lr left at the end of the run", "of lr")
+    rejoin_warmup_steps: int = knob(20, "inner steps in which the rate rises after each start or join", "steps")
+    seed: int = knob(0, "decides initial values and data order")
+    num_shards: int = knob(3, "disjoint parts of the training bytes, one a learner", "shards")
+    data_dir: str = knob("", "folder of text files to use instead of the standard library; empty: the latter")
+    min_data_bytes: int = knob(MIN_CORPUS_BYTES, "refuse to start on less text than this", "bytes")
+    validation_batches: int = knob(8, "batches in one evaluation", "batches")
+    validation_batch_size: int = knob(32, "sequences in one batch of an evaluation", "sequences")
+    device: str = knob("cpu", "torch device of model and batches, such as cpu or cuda:0")
 
     def __post_init__(self) -> None:
         if self.name not in TASKS:

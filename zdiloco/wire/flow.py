@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from zdiloco.core.params import check_knobs, knob
 from zdiloco.errors import ConfigError
+from zdiloco.knobs import check_knobs, knob
 from zdiloco.wire.assembly import Assembly
 from zdiloco.wire.frames import CHUNK_BYTES
 from zdiloco.wire.transfer import MAX_RANGES, Credit
