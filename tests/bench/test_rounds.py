@@ -9,7 +9,7 @@ def line(called_at: float, fragment: int, *names: str, epoch: int = 1) -> dict[s
     """A round that was called at this moment and closed 0.3 s later."""
     members = [[name, "00", 24, 1000] for name in names]
     return {
-        "kind": "round", "t": called_at + 0.3, "quorum_s": 0.1, "grace_s": 0.2, "epoch": epoch, "fragment": fragment,
+        "kind": "merge", "t": called_at + 0.3, "quorum_s": 0.1, "grace_s": 0.2, "epoch": epoch, "fragment": fragment,
         "members": members,
     }  # fmt: skip
 

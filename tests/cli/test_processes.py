@@ -90,7 +90,7 @@ def test_a_run_reaches_its_target_and_everybody_ends_with_0(small_run: Path, pro
     assert set(uncounted) <= {0, 1}  # a step during whose last moment the run has ended
     kinds = [line["kind"] for line in read_journal(run_dir)]
     assert (kinds[0], kinds[-1]) == ("start", "end")
-    assert "round" in kinds
+    assert "merge" in kinds
     assert_a_finished_run_says_so(processes.start("sync", str(small_run), "--set", "sync.recover_wait_s=0.1"))
 
 

@@ -54,7 +54,7 @@ class Finished:
         for name in who:
             tokens = MERGED[name] // (2 if name == "a" else 1)
             members.append([KEYS[name].name, f"{KEYS[name].incarnation:016x}", tokens // TOKENS, tokens])
-        return {"kind": "round", "t": moment, "fragment": fragment, "members": members}
+        return {"kind": "merge", "t": moment, "fragment": fragment, "members": members}
 
     def _count(self, name: str) -> None:
         key, trained = KEYS[name], STEPS[name] * TOKENS

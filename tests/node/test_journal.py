@@ -1,4 +1,4 @@
-"""The journal: a line for every round, in order; never a reason to wait or to fail."""
+"""The journal: lines in order; never a reason to wait or to fail."""
 
 import errno
 import json
@@ -6,56 +6,48 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from zdiloco.core.machine import Merge, Note, SyncerAction
-from zdiloco.core.rounds import Round
+from zdiloco import trace
 from zdiloco.errors import StoreError
-from zdiloco.node.journal import FILE, Journal, read_journal
-from zdiloco.units import Epoch, Merged, Stamp
+from zdiloco.node.journal import Journal, read_journal
+from zdiloco.trace import FILE
 
 
-@dataclass
-class Desk:
-    round: Round | None
+def more(number: int) -> trace.Step:
+    return trace.Step(t=1.0, who="a", step=number)
 
 
-def closing(fragment: int, version: int) -> Merge:
-    merged = (Merged("a", 10, version, 24, 240), Merged("b", 11, version, 20, 200))
-    return Merge(fragment=fragment, stamp=Stamp(Epoch(3, 9), version), parts=(), merged=merged)
-
-
-def round_of(fragment: int, version: int, quorum_at: float | None) -> Round:
-    return Round(fragment=fragment, version=version, called_at=50.0, why="everybody is in", quorum_at=quorum_at)
-
-
-def test_a_round_is_told_with_its_members_its_reason_and_its_waits(tmp_path: Path) -> None:
+def test_a_run_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.start(49.0, {"run_id": "r"})
-    actions: list[SyncerAction] = [Note(what="closes", why=""), closing(0, 1), closing(1, 4)]
-    journal.look(53.0, actions, [Desk(round_of(0, 1, 51.0)), Desk(round_of(1, 4, None))])
-    journal.close(60.0, {"reason": "done"})
-    start, first, second, end = read_journal(tmp_path)
-    assert (start["kind"], start["t"], start["run_id"]) == ("start", 49.0, "r")
-    assert start["wall"] > 1e9
-    assert first == {
-        "kind": "round", "t": 53.0, "fragment": 0, "epoch": 3, "version": 1, "tokens": 440, "why": "everybody is in",
-        "members": [["a", "000000000000000a", 24, 240], ["b", "000000000000000b", 20, 200]],
-        "quorum_s": 1.0, "grace_s": 2.0,
-    }  # fmt: skip
-    assert (second["fragment"], second["version"], second["quorum_s"], second["grace_s"]) == (1, 4, 3.0, 0.0)
-    assert (end["kind"], end["lost_lines"], end["reason"]) == ("end", 0, "done")
+    journal.write(trace.Start(t=49.0, wall=1e9, run_id="r", sync={"gamma": 0.5}))
+    journal.write(more(3))
+    journal.close(60.0, "done", {"insecure": False})
+    assert trace.read_trace(tmp_path) == [
+        trace.Start(t=49.0, wall=1e9, run_id="r", sync={"gamma": 0.5}),
+        more(3),
+        trace.End(t=60.0, reason="done", lost_lines=0, node={"insecure": False}),
+    ]
+
+
+def test_a_new_process_begins_on_a_line_of_its_own(tmp_path: Path) -> None:
+    """The one before was killed in the middle of a line."""
+    (tmp_path / FILE).write_bytes(trace.line_of(more(1)) + trace.line_of(more(2))[:-9])
+    journal = Journal(tmp_path)
+    journal.write(trace.Start(t=49.0))
+    journal.close(60.0, "done")
+    assert trace.read_trace(tmp_path)[:2] == [more(1), trace.Start(t=49.0)]
+    assert [line["kind"] for line in read_journal(tmp_path)] == ["step", "start", "end"]
 
 
 def test_processes_of_one_run_go_on_in_the_same_file(tmp_path: Path) -> None:
     for moment in (1.0, 2.0):
         journal = Journal(tmp_path)
-        journal.start(moment, {})
-        journal.close(moment, {})
-        journal.close(moment, {})
+        journal.write(trace.Start(t=moment))
+        journal.close(moment, "")
+        journal.close(moment, "")
     assert [line["kind"] for line in read_journal(tmp_path)] == ["start", "end"] * 2
 
 
@@ -71,24 +63,24 @@ def test_a_full_queue_loses_lines_and_counts_them(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Path, "open", slow_open)
     journal = Journal(tmp_path, capacity=2)
-    journal.write({"kind": "first"})
+    journal.write(trace.Fault(t=1.0))
     assert opened.wait(10)
     for number in range(5):
-        journal.write({"kind": "more", "number": number})
+        journal.write(more(number))
     assert journal.lost == 3
     go_on.set()
-    journal.close(1.0, {})
+    journal.close(1.0, "")
     monkeypatch.undo()
     lines = list(read_journal(tmp_path))
-    assert [line.get("number") for line in lines if line["kind"] == "more"] == [0, 1]
+    assert [line.get("step") for line in lines if line["kind"] == "step"] == [0, 1]
 
 
 def test_a_disk_that_fails_is_said_once_and_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         journal = Journal(tmp_path / "nowhere")
         for moment in range(5):
-            journal.start(float(moment), {})
-        journal.close(9.0, {})
+            journal.write(trace.Start(t=float(moment)))
+        journal.close(9.0, "")
     assert journal.lost == 6
     assert len([record for record in caplog.records if "the journal loses lines" in record.getMessage()]) == 1
     with pytest.raises(StoreError, match="cannot read the journal"):
@@ -107,7 +99,7 @@ def test_a_disk_that_has_room_again_gets_lines_again(
             if not full.is_set():
                 return really_open(path, *args, **kwargs)
             with really_open(path, *args, **kwargs) as file:
-                file.write('{"kind":"hal')
+                file.write(b'{"kind":"hal')
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             tried.release()
@@ -117,12 +109,12 @@ def test_a_disk_that_has_room_again_gets_lines_again(
     with caplog.at_level(logging.WARNING):
         for number, is_full in enumerate([False, True, True, False, True, False]):
             full.set() if is_full else full.clear()
-            journal.write({"kind": "more", "number": number})
+            journal.write(more(number))
             assert tried.acquire(timeout=10)
-        journal.close(1.0, {})
+        journal.close(1.0, "")
     monkeypatch.undo()
     lines = list(read_journal(tmp_path))
-    assert [line.get("number") for line in lines] == [0, 3, 5, None]
+    assert [line.get("step") for line in lines] == [0, 3, 5, None]
     assert (lines[-1]["lost_lines"], journal.lost) == (3, 3)
     assert len([record for record in caplog.records if "the journal loses lines" in record.getMessage()]) == 1
 
@@ -137,17 +129,17 @@ def test_a_disk_that_has_refused_is_left_alone_for_a_while(tmp_path: Path, monke
     monkeypatch.setattr(Path, "open", refuse)
     journal = Journal(tmp_path, try_again_s=3600.0)
     for number in range(50):
-        journal.write({"kind": "more", "number": number})
+        journal.write(more(number))
     ends = time.monotonic() + 10
     while journal.lost < 50:
         assert time.monotonic() < ends
         threading.Event().wait(0.001)
     assert attempts == [FILE]
-    journal.close(1.0, {})
+    journal.close(1.0, "")
     assert attempts == [FILE] * 2, "the last line is tried"
 
 
 def test_half_a_line_in_the_middle_is_passed_over(tmp_path: Path) -> None:
-    whole = json.dumps({"kind": "round", "t": 1})
-    (tmp_path / FILE).write_text(f'{whole}\n{{"kind":"rou\n[1]\n{{"t":3}}\n{whole}\n{whole[:-3]}')
-    assert list(read_journal(tmp_path)) == [{"kind": "round", "t": 1}] * 2
+    whole = json.dumps({"kind": "merge", "t": 1})
+    (tmp_path / FILE).write_text(f'{whole}\n{{"kind":"mer\n[1]\n{{"t":3}}\n{whole}\n{whole[:-3]}')
+    assert list(read_journal(tmp_path)) == [{"kind": "merge", "t": 1}] * 2

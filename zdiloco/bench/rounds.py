@@ -73,7 +73,7 @@ def rounds_within(
     last: dict[tuple[int, int, int], float] = {}
     gaps: list[float] = []
     for line in journal:
-        if line["kind"] != "round":
+        if line["kind"] != "merge":
             continue
         called_at = line["t"] - line["quorum_s"] - line["grace_s"]
         index = _span_of(called_at, spans)

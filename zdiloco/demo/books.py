@@ -87,7 +87,7 @@ def merged_by_journal(rounds: Iterable[Mapping[str, Any]]) -> dict[Account, int]
     """Tokens merged of each process on each fragment, by the lines of the journal."""
     sums: dict[Account, int] = {}
     for line in rounds:
-        for name, incarnation, _steps, tokens in line["members"]:
+        for name, incarnation, _steps, tokens, *_ in line["members"]:
             account = (MemberKey(name, int(incarnation, 16)), line["fragment"])
             sums[account] = sums.get(account, 0) + tokens
     return sums

@@ -197,7 +197,7 @@ def gather(story: Story, rounds: Sequence[Mapping[str, Any]]) -> Report:
 
 def rounds_of(run_dir: Path) -> list[dict[str, Any]]:
     """The rounds of a run, in the order in which they closed."""
-    return [line for line in read_journal(run_dir) if line["kind"] == "round"]
+    return [line for line in read_journal(run_dir) if line["kind"] == "merge"]
 
 
 def merged_after(rounds: Sequence[Mapping[str, Any]], key: str, moment: float, shares: Sequence[float]) -> float:
@@ -209,7 +209,7 @@ def merged_after(rounds: Sequence[Mapping[str, Any]], key: str, moment: float, s
         shares[line["fragment"]] * tokens
         for line in rounds
         if line["t"] > moment
-        for _name, incarnation, _steps, tokens in line["members"]
+        for _name, incarnation, _steps, tokens, *_ in line["members"]
         if incarnation == key
     )
     return float(sum(merged))

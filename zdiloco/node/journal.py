@@ -1,39 +1,38 @@
-"""What happened in a run, for people and reports: a line of JSON a round in `journal.jsonl` of the run folder.
+"""What happened in a run, for people and reports: the records of `zdiloco.trace`, a line each, in `journal.jsonl`.
 
-Rule: nothing depends on it. Lines wait in a bounded queue for a thread of their own; when it is full, or the disk
+Rule: nothing depends on it. Records wait in a bounded queue for a thread of their own; when it is full, or the disk
 fails, they are counted as lost. A disk that fails is said once, and tried again in a while. `t` is the monotonic clock
 of the syncer's machine; a `start` line, one for each syncer process, ties it to wall time. Epochs tell the processes'
-lines apart.
+lines apart. What is written of a second is bounded: learners' steps are thinned out (`zdiloco.scribe`), and all other
+lines belong to a call, a contribution, a round, or a member that comes or goes.
 """
 
 import json
 import logging
+import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from zdiloco.core.machine import Merge, SyncerAction
-from zdiloco.core.rounds import Round
+from zdiloco import trace
+from zdiloco.core.machine import SyncerAction, SyncerEvent
+from zdiloco.core.syncer import SyncerMachine
 from zdiloco.errors import StoreError
+from zdiloco.scribe import Scribe
+from zdiloco.trace import FILE
 
 log = logging.getLogger(__name__)
 
-FILE = "journal.jsonl"
 CAPACITY = 4096
-"""Lines that may wait for the disk: minutes of rounds."""
+"""Lines that may wait for the disk: seconds of a large run, minutes of a small one."""
+AT_ONCE = 256
+"""Lines that are written by one call of the system."""
 CLOSE_S = 5.0
 TRY_AGAIN_S = 5.0
 """A disk that has refused a line is left alone for so long."""
-
-
-class DeskView(Protocol):
-    """What of a fragment's place at the syncer a line is made of."""
-
-    @property
-    def round(self) -> Round | None: ...
 
 
 class Journal:
@@ -41,27 +40,26 @@ class Journal:
 
     def __init__(self, run_dir: Path, capacity: int = CAPACITY, try_again_s: float = TRY_AGAIN_S) -> None:
         self._path = run_dir / FILE
-        self._lines: queue.Queue[str | None] = queue.Queue(capacity)
+        self._lines: queue.Queue[trace.Record | None] = queue.Queue(capacity)
         self._try_again_s = try_again_s
+        self._scribe = Scribe()
         self._overflowed = self._unwritten = 0  # each counted by one thread
-        self._warned = self._torn = self._closing = False
+        self._warned = self._closing = False
+        self._torn = _ends_torn(self._path)
         self._thread = threading.Thread(target=self._run, name="zdiloco-journal", daemon=True)
         self._thread.start()
 
-    def start(self, now: float, facts: Mapping[str, Any]) -> None:
-        """Say that a syncer process begins."""
-        self.write({"kind": "start", "t": now, "wall": time.time(), **facts})
+    def look(
+        self, now: float, event: SyncerEvent, actions: Sequence[SyncerAction], machine: SyncerMachine
+    ) -> None:
+        """Note what this event has changed, and what the machine has decided."""
+        for record in self._scribe.look(now, event, actions, machine):
+            self.write(record)
 
-    def look(self, now: float, actions: Iterable[SyncerAction], desks: Sequence[DeskView]) -> None:
-        """Note every round that these actions of the machine close."""
-        for action in actions:
-            if isinstance(action, Merge):
-                self.write(_round(now, action, desks[action.fragment].round))
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Queue one line; when the queue is full the line is lost, and counted."""
+    def write(self, record: trace.Record) -> None:
+        """Queue one record; when the queue is full it is lost, and counted."""
         try:
-            self._lines.put_nowait(json.dumps(record, separators=(",", ":")) + "\n")
+            self._lines.put_nowait(record)
         except queue.Full:
             self._overflowed += 1
 
@@ -70,12 +68,12 @@ class Journal:
         """Lines that are not in the file: the queue was full, or the disk refused them."""
         return self._overflowed + self._unwritten
 
-    def close(self, now: float, facts: Mapping[str, Any]) -> None:
+    def close(self, now: float, reason: str, node: dict[str, Any] | None = None) -> None:
         """Write the last line and let what waits reach the file, for at most `CLOSE_S`. Harmless when repeated."""
         if not self._thread.is_alive():
             return
         self._closing = True
-        self.write({"kind": "end", "t": now, "lost_lines": self.lost, **facts})
+        self.write(trace.End(t=now, lost_lines=self.lost, reason=reason, node=node))
         try:
             self._lines.put(None, timeout=CLOSE_S)
         except queue.Full:
@@ -84,20 +82,36 @@ class Journal:
 
     def _run(self) -> None:
         failed_at = float("-inf")
-        while (line := self._lines.get()) is not None:
+        over = False
+        while not over:
+            batch, over = self._take()
+            if not batch:
+                continue
             if time.monotonic() < failed_at + self._try_again_s and not self._closing:
-                self._unwritten += 1
-            elif not self._append(line):
+                self._unwritten += len(batch)
+            elif not self._append(batch):
                 failed_at = time.monotonic()
 
-    def _append(self, line: str) -> bool:
-        """Write one line; False: the disk refuses it."""
+    def _take(self) -> tuple[list[trace.Record], bool]:
+        """Wait for a record and take what else is there. Returns them, and whether no more will come."""
+        batch: list[trace.Record] = []
+        record = self._lines.get()
+        while record is not None:
+            batch.append(record)
+            if len(batch) == AT_ONCE or self._lines.empty():
+                return batch, False
+            record = self._lines.get()
+        return batch, True
+
+    def _append(self, batch: Sequence[trace.Record]) -> bool:
+        """Write some lines; False: the disk refuses them."""
+        data = b"".join(trace.line_of(record) for record in batch)
         try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n" + line if self._torn else line)
+            with self._path.open("ab") as file:
+                file.write(b"\n" + data if self._torn else data)
         except OSError as error:
-            self._unwritten += 1
-            self._torn = True  # perhaps: half of the line may have got there
+            self._unwritten += len(batch)
+            self._torn = True  # perhaps: half of a line may have got there
             if not self._warned:
                 self._warned = True
                 why = error.strerror or str(error)
@@ -107,21 +121,16 @@ class Journal:
         return True
 
 
-def _round(now: float, merge: Merge, rnd: Round | None) -> dict[str, Any]:
-    """The line of a round that closes at `now`: who is in it, why it closes, how long quorum and grace window took."""
-    record: dict[str, Any] = {
-        "kind": "round",
-        "t": now,
-        "fragment": merge.fragment,
-        "epoch": merge.stamp.epoch.counter,
-        "version": merge.stamp.version,
-        "members": [[m.name, f"{m.incarnation:016x}", m.steps, m.tokens] for m in merge.merged],
-        "tokens": sum(m.tokens for m in merge.merged),
-    }
-    if rnd is not None:
-        quorum_at = rnd.quorum_at if rnd.quorum_at is not None else now
-        record |= {"why": rnd.why, "quorum_s": quorum_at - rnd.called_at, "grace_s": now - quorum_at}
-    return record
+def _ends_torn(path: Path) -> bool:
+    """Whether a process that was killed has left half a line at the end."""
+    try:
+        with open(path, "rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:
+        return False
 
 
 def read_journal(run_dir: Path) -> Iterator[dict[str, Any]]:

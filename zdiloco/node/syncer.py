@@ -3,15 +3,18 @@
 Rule: the network thread alone touches machine, sockets and transfers. A failure on any thread ends the node, loudly.
 """
 
+import dataclasses
 import logging
 import secrets
 import threading
+import time
 from collections import deque
 from functools import partial
 from typing import Any
 
 import zmq
 
+from zdiloco import trace
 from zdiloco.core import machine as m
 from zdiloco.core.start import KnownState
 from zdiloco.core.syncer import SyncerMachine
@@ -89,7 +92,17 @@ class SyncerNode:
             self.context.destroy(0)  # with every socket of it
             self.wake.close()
             raise
-        self.journal.start(self.clock(), {"run_id": self.machine.run_id, "target_tokens": run.target_tokens})
+        self.journal.write(self._beginning())
+
+    def _beginning(self) -> trace.Start:
+        """The first record of this process: what is written after it was decided under these settings."""
+        return trace.Start(
+            t=self.clock(),
+            wall=time.time(),
+            run_id=self.machine.run_id,
+            target_tokens=self.settings.run.target_tokens,
+            sync=dataclasses.asdict(self.settings.sync),
+        )
 
     def _assemble(self, cut: Cut | None, layout: Layout | None) -> None:
         run = self.settings.run
@@ -191,7 +204,7 @@ class SyncerNode:
         self._closed = True
         for worker in self._workers:
             worker.close(30.0)
-        self.journal.close(self.clock(), {"reason": self.reason, "node": process_status(self)})
+        self.journal.close(self.clock(), self.reason, process_status(self))
         self.roads.close(0 if self.failure else LINGER_MS)
         self.context.term()
         self.wake.close()
@@ -261,7 +274,7 @@ class SyncerNode:
                 actions = self.machine.handle(one, now)
                 if self._tape:
                     self._tape(now, one, list(actions))
-                self.journal.look(now, actions, self.machine.desk.fragments)
+                self.journal.look(now, one, actions, self.machine)
                 for action in actions:
                     self.acts.do(action)
         finally:

@@ -1,0 +1,234 @@
+"""Who lived when, read from a trace: each learner process with its steps, its stalls and its end.
+
+Rule: a real run knows a death only by silence, so a life ends when it was last heard; a simulated one says when it was.
+Each syncer process begins a new part of a trace, whose clock may be another one; parts are never mixed.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from zdiloco import trace
+from zdiloco.core.membership import MemberState
+from zdiloco.trace import SYNCER
+
+STALL_AT_LEAST_S = 1.0
+STALL_TIMES = 4.0
+"""A learner has stalled when its next step takes so many times as long as what is usually told of its steps."""
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """At `t` the process had made so many steps and tokens (None: it is not told)."""
+
+    t: float
+    step: int
+    trained: int | None
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of one learner, within one part of a trace.
+
+    `how`: 'open' (it lives at the end of the part), or 'finished', 'gone', 'killed', 'replaced'. `silent`: spans in
+    which it was not heard; the last one may be open, then its end is infinite.
+    """
+
+    who: str
+    incarnation: str
+    began: float
+    ended: float = math.inf
+    how: str = "open"
+    marks: list[Mark] = field(default_factory=list)
+    silent: list[Span] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long it lived."""
+        return max(0.0, self.ended - self.began)
+
+    @property
+    def steps(self) -> int:
+        """Inner steps that are known of it."""
+        return max((mark.step for mark in self.marks), default=0)
+
+    @property
+    def trained(self) -> int | None:
+        """Tokens that are known of it; None: none are told."""
+        return max((mark.trained for mark in self.marks if mark.trained is not None), default=None)
+
+    def end(self, at: float, how: str) -> None:
+        """It is over; what it did not do any more is forgotten."""
+        self.ended, self.how = max(at, self.began), how
+        self.silent = [(a, min(b, self.ended)) for a, b in self.silent if a < self.ended]
+
+    def stalls(self) -> list[Span]:
+        """Spans in which it lived and made no step, or was not heard; in order, not overlapping."""
+        found = list(self.silent)
+        times = [mark.t for mark in self.marks]
+        gaps = [b - a for a, b in itertools.pairwise(times)]
+        if gaps:
+            usual = median(gaps)
+            most = max(STALL_AT_LEAST_S, STALL_TIMES * usual)
+            ends = [*times[1:], self.ended]
+            found += [(a + usual, b) for a, b in zip(times, ends, strict=True) if most < b - a < math.inf]
+        return joined_spans(span for span in found if span[1] > span[0])
+
+
+@dataclass(slots=True)
+class Part:
+    """What one syncer process has told. `shares`: parameter share of each fragment."""
+
+    records: list[trace.Line]
+    start: trace.Start | None
+    shares: tuple[float, ...]
+    numels: tuple[int, ...]
+    lives: list[Life]
+    began: float
+    ended: float
+
+    def merges(self) -> list[trace.Merge]:
+        """The rounds that were closed, in order."""
+        return [record for record in self.records if isinstance(record, trace.Merge)]
+
+    def deaths(self) -> dict[str, list[Span]]:
+        """By learner, when it was dead: from an end that was none in order to its next process, or to our end."""
+        lives: dict[str, list[Life]] = {}
+        for life in self.lives:
+            lives.setdefault(life.who, []).append(life)
+        found: dict[str, list[Span]] = {}
+        for name, mine in lives.items():
+            nexts = [*(life.began for life in mine[1:]), self.ended]
+            pairs = zip(mine, nexts, strict=True)
+            found[name] = [(x.ended, at) for x, at in pairs if x.how in ("gone", "killed") and at > x.ended]
+        return found
+
+    def share(self, fragment: int) -> float:
+        """The parameter share of a fragment."""
+        return self.shares[fragment] if fragment < len(self.shares) else 0.0
+
+
+def parts_of(records: Sequence[trace.Line]) -> list[Part]:
+    """Cut a trace into what each syncer process has told; in each, records are in the order of their times."""
+    pieces: list[list[trace.Line]] = []
+    for record in records:
+        if not pieces or (isinstance(record, trace.Start) and record.who == SYNCER):
+            pieces.append([])
+        pieces[-1].append(record)
+    return [_part(sorted(piece, key=lambda record: record.t)) for piece in pieces]
+
+
+def _part(records: list[trace.Line]) -> Part:
+    start = next((record for record in records if isinstance(record, trace.Start)), None)
+    opened = [record for record in records if isinstance(record, trace.Opened) and record.shares]
+    fragments = 1 + max((int(getattr(record, "fragment", -1)) for record in records), default=-1)
+    shares = opened[-1].shares if opened else (1 / fragments,) * fragments if fragments else ()
+    began, ended = records[0].t, records[-1].t
+    lives = list(_Census(records).lives)
+    for life in lives:
+        if life.how == "open":
+            life.end(ended, "open")
+    numels = opened[-1].numels if opened else ()
+    return Part(
+        records=records, start=start, shares=shares, numels=numels, lives=lives, began=began, ended=ended
+    )
+
+
+class _Census:
+    """Reads who lives, record by record."""
+
+    def __init__(self, records: Iterable[trace.Line]) -> None:
+        self.lives: list[Life] = []
+        self._now: dict[str, Life] = {}
+        for record in records:
+            if record.who != SYNCER:
+                self._read(record)
+
+    def _read(self, record: trace.Line) -> None:
+        life = self._now.get(record.who)
+        if isinstance(record, trace.Joined):
+            self._join(record, life)
+        elif isinstance(record, trace.Returned):
+            if life is None:
+                self._begin(record.who, "", record.t)
+        elif isinstance(record, trace.Step):
+            life = life or self._begin(record.who, "", record.t)
+            step = record.step if record.step is not None else life.steps + 1
+            life.marks.append(Mark(t=record.t, step=step, trained=record.trained))
+        elif life is not None:
+            self._change(record, life)
+
+    def _join(self, record: trace.Joined, life: Life | None) -> None:
+        if life is not None and record.incarnation in ("", life.incarnation):
+            return
+        if life is not None and not life.incarnation and not life.marks:
+            life.incarnation = record.incarnation  # it was started, and is welcome now
+            return
+        if life is not None:
+            self._end(life, record.t, "replaced")
+        self._begin(record.who, record.incarnation, record.t)
+
+    def _change(self, record: trace.Line, life: Life) -> None:
+        if isinstance(record, trace.Killed):
+            self._end(life, record.t, "killed")
+        elif isinstance(record, trace.Stopped):
+            life.silent.append((record.t, math.inf))
+        elif isinstance(record, trace.Continued):
+            self._heard(life, record.t)
+        elif isinstance(record, trace.Member):
+            self._state(record, life)
+
+    def _state(self, record: trace.Member, life: Life) -> None:
+        if record.state == MemberState.SUSPECT:
+            life.silent.append((record.t - record.silent_s, math.inf))
+        elif record.state == MemberState.GONE:
+            self._end(life, record.t - record.silent_s, "gone")
+        elif record.state == MemberState.FINISHED:
+            if record.step is not None:
+                life.marks.append(Mark(t=record.t, step=max(record.step, life.steps), trained=record.trained))
+            self._end(life, record.t, "finished")
+        else:
+            self._heard(life, record.t)
+
+    def _heard(self, life: Life, at: float) -> None:
+        life.silent = [(a, min(b, at)) for a, b in life.silent]
+
+    def _begin(self, who: str, incarnation: str, at: float) -> Life:
+        life = self._now[who] = Life(who=who, incarnation=incarnation, began=at)
+        self.lives.append(life)
+        return life
+
+    def _end(self, life: Life, at: float, how: str) -> None:
+        life.end(at, how)
+        del self._now[life.who]
+
+
+def joined_spans(spans: Iterable[Span]) -> list[Span]:
+    """The same moments as spans in order that do not overlap."""
+    found: list[Span] = []
+    for a, b in sorted(spans):
+        if found and a <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], b))
+        else:
+            found.append((a, b))
+    return found
+
+
+def length(spans: Iterable[Span]) -> float:
+    """Seconds in spans that do not overlap."""
+    return sum(b - a for a, b in spans)
+
+
+def without(span: Span, holes: Sequence[Span]) -> list[Span]:
+    """What is left of a span outside `holes`, which are in order and do not overlap."""
+    found, at = [], span[0]
+    for a, b in holes:
+        if a > at:
+            found.append((at, min(a, span[1])))
+        at = max(at, b)
+    if at < span[1]:
+        found.append((at, span[1]))
+    return [(a, b) for a, b in found if b > a]
