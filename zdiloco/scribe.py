@@ -41,6 +41,7 @@ class Scribe:
     def __init__(self, step_every_s: float = STEP_EVERY_S) -> None:
         self._step_every_s = step_every_s
         self._epoch: Epoch = NO_EPOCH
+        self._phase = SyncerPhase.EMPTY
         self._states: dict[str, tuple[MemberKey, MemberState]] = {}
         self._stepped: dict[str, float] = {}
         self._coming: dict[tuple[MemberKey, FragmentId], Contribution] = {}
@@ -54,6 +55,8 @@ class Scribe:
         found: list[trace.Record] = []
         if machine.epoch is not self._epoch and machine.phase in _SEEN:
             found += self._begin(now, machine)
+        if machine.phase is not self._phase:
+            found += self._turn(now, machine.phase)
         handler = self._EVENTS.get(type(event))
         if handler is not None:
             found += handler(self, now, event, actions, machine)
@@ -71,6 +74,11 @@ class Scribe:
         numels = tuple(desk.numel for desk in machine.desk)
         opened = trace.Opened(t=now, epoch=machine.epoch.counter, shares=shares, numels=numels)
         return [opened, *self._everybody(now, machine)]
+
+    def _turn(self, now: float, phase: SyncerPhase) -> list[trace.Record]:
+        called = self._phase is SyncerPhase.RUNNING
+        self._phase = phase
+        return [trace.Ending(t=now, phase=str(phase))] if called else []
 
     def _received(
         self, now: float, event: Received, actions: Sequence[SyncerAction], machine: SyncerMachine

@@ -182,6 +182,12 @@ class Returned(Record, frozen=True, kw_only=True, tag="returned"):
     """A process of this name is started again."""
 
 
+class Ending(Record, frozen=True, kw_only=True, tag="ending"):
+    """The syncer calls nothing any more: the target is reached, or it is to leave."""
+
+    phase: str = ""
+
+
 class End(Record, frozen=True, kw_only=True, tag="end", omit_defaults=False):
     """The last record of a process: why it ends, how many lines before were lost, how its node stood."""
 
@@ -192,7 +198,7 @@ class End(Record, frozen=True, kw_only=True, tag="end", omit_defaults=False):
 
 Line = (
     Start | Opened | Joined | Member | Step | Call | Arrived | Declined | Merge | Published | Adopted | Fault | Killed
-    | Stopped | Continued | Returned | End
+    | Stopped | Continued | Returned | Ending | End
 )  # fmt: skip
 """Every kind of record."""
 KINDS: tuple[str, ...] = tuple(str(kind.__struct_config__.tag) for kind in Line.__args__)

@@ -1,0 +1,111 @@
+"""How each learner answered the calls of a recorded run, and how long merges took: looked up by the moment of a call.
+
+Rule: the answer to a call is the one that this learner gave to the recorded call of the same fragment that was nearest
+in time; of one that never answered, on that fragment or at all, it is what is usual.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+from zdiloco import trace
+from zdiloco.lives import Part
+
+Found = TypeVar("Found")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came of one call, in seconds since then; None: that did not happen."""
+
+    declined_s: float | None = None
+    answer_s: float | None = None
+
+
+class Answers:
+    """Those of one part of a trace."""
+
+    def __init__(self, part: Part) -> None:
+        self._by_call: dict[tuple[str, int], dict[float, Answer]] = {}
+        called: dict[tuple[int, int], float] = {}
+        for record in part.records:
+            if isinstance(record, trace.Call):
+                called[record.fragment, record.version] = record.t
+            elif isinstance(record, trace.Arrived | trace.Declined):
+                self._take(record, called.get((record.fragment, record.version)))
+        self._sorted = {place: sorted(found.items()) for place, found in self._by_call.items()}
+        self._of_learner: dict[str, list[tuple[float, Answer]]] = {}
+        for (who, _), found in self._sorted.items():
+            self._of_learner.setdefault(who, []).extend(found)
+        for found in self._of_learner.values():
+            found.sort(key=lambda each: each[0])
+        known = [a.answer_s for each in self._by_call.values() for a in each.values() if a.answer_s is not None]
+        self._usual = Answer(answer_s=median(known) if known else 0.0)
+        self._lag_s = _lags(part)
+        self._sync_s = _nearest_of((r.fragment, r.t, r.sync_s) for r in part.records if isinstance(r, trace.Published))
+        self._nbytes: dict[int, int] = {}
+        for record in part.records:
+            if isinstance(record, trace.Arrived):
+                self._nbytes[record.fragment] = max(record.nbytes, self._nbytes.get(record.fragment, 0))
+
+    def _take(self, record: trace.Arrived | trace.Declined, called_at: float | None) -> None:
+        if isinstance(record, trace.Arrived) and record.answer_s is not None:
+            called_at = record.t - record.answer_s
+        if called_at is None:
+            return
+        at = round(called_at, 6)  # the same moment, told in two ways
+        answer = self._by_call.setdefault((record.who, record.fragment), {}).setdefault(at, Answer())
+        if isinstance(record, trace.Declined):
+            answer.declined_s = record.t - called_at
+        elif answer.answer_s is None:
+            answer.answer_s = record.t - called_at
+
+    def of(self, who: str, fragment: int, called_at: float) -> Answer:
+        """How this learner answers a call of this moment."""
+        found = self._sorted.get((who, fragment)) or self._of_learner.get(who)
+        return nearest(found, called_at) if found else self._usual
+
+    def sync_s(self, fragment: int, closed_at: float) -> float:
+        """From the close of a round to its publication."""
+        found = self._sync_s.get(fragment) or self._sync_s.get(-1)
+        return nearest(found, closed_at) if found else 0.0
+
+    def lag_s(self, who: str) -> float:
+        """From a publication to its adoption, where that is told; else it is adopted at the next step boundary."""
+        return self._lag_s.get(who, 0.0)
+
+    def nbytes(self, fragment: int) -> int:
+        """Size of a contribution to this fragment."""
+        return self._nbytes.get(fragment, 0)
+
+
+def nearest(found: Sequence[tuple[float, Found]], at: float) -> Found:
+    """The value whose moment is nearest; `found` is not empty, and in order of its moments."""
+    index = bisect_left(found, at, key=lambda each: each[0])
+    around = found[max(0, index - 1) : index + 1]
+    return min(around, key=lambda each: abs(each[0] - at))[1]
+
+
+def _nearest_of(triples: Iterable[tuple[int, float, float]]) -> dict[int, list[tuple[float, float]]]:
+    """By fragment, and under -1 of all, (moment, value) in order."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for fragment, at, value in triples:
+        found.setdefault(fragment, []).append((at, value))
+        found.setdefault(-1, []).append((at, value))
+    return found
+
+
+def _lags(part: Part) -> dict[str, float]:
+    """The median time from publication to adoption of every learner that tells of it."""
+    published: dict[tuple[int, int], float] = {}
+    lags: dict[str, list[float]] = {}
+    for record in part.records:
+        if isinstance(record, trace.Published):
+            published[record.fragment, record.version] = record.t
+        elif isinstance(record, trace.Adopted):
+            at = published.get((record.fragment, record.version))
+            if at is not None:
+                lags.setdefault(record.who, []).append(record.t - at)
+    return {who: median(each) for who, each in lags.items()}

@@ -1,0 +1,152 @@
+"""One recorded learner process, as it answers a syncer that decides otherwise.
+
+Rule: it lives, steps and is silent as recorded; it answers a call after the time that is recorded of it; what it cuts
+follows from its steps and from what was merged of it. One contribution of a fragment is under way at a time, as in
+`core.duty`: until that is merged and adopted, or refused, nothing else of it is cut.
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from zdiloco.core.messages import Body, Contribution
+from zdiloco.lives import Life
+from zdiloco.units import Epoch, MemberKey, Stamp
+
+SAME_S = 1e-6
+"""Moments so close together are one."""
+
+
+class Pace:
+    """The steps of a process over time: even between two that are told."""
+
+    def __init__(self, life: Life) -> None:
+        self.times: list[float] = []
+        self.steps: list[int] = []
+        self._tokens: list[float] = []
+        for mark in life.marks:
+            if not self.steps or mark.step > self.steps[-1]:
+                self.times.append(mark.t)
+                self.steps.append(mark.step)
+                self._tokens.append(float(mark.step if mark.trained is None else mark.trained))
+
+    def steps_at(self, now: float) -> int:
+        """Whole steps made by `now`; 0 before the first that is told."""
+        index = bisect_right(self.times, now + SAME_S) - 1
+        if index < 0:
+            return 0
+        if index + 1 == len(self.times):
+            return self.steps[-1]
+        share = (now + SAME_S - self.times[index]) / (self.times[index + 1] - self.times[index])
+        return self.steps[index] + math.floor(share * (self.steps[index + 1] - self.steps[index]))
+
+    def time_of(self, step: int) -> float:
+        """When it had made so many steps; infinity: never, as far as it is told."""
+        if not self.steps or step > self.steps[-1]:
+            return math.inf
+        index = bisect_right(self.steps, step) - 1
+        if index < 0:
+            return self.times[0]
+        if self.steps[index] == step:
+            return self.times[index]
+        share = (step - self.steps[index]) / (self.steps[index + 1] - self.steps[index])
+        return self.times[index] + share * (self.times[index + 1] - self.times[index])
+
+    def next_boundary(self, now: float) -> float:
+        """The first end of a step after `now`; infinity: there is none."""
+        return self.time_of(self.steps_at(now) + 1)
+
+    def boundary_from(self, moment: float) -> float:
+        """The first end of a step at `moment` or after it; infinity: there is none."""
+        at = self.time_of(max(self.steps_at(moment), 1)) if self.steps else math.inf
+        return at if at >= moment - SAME_S else self.next_boundary(moment)
+
+    def tokens_at(self, step: int) -> float:
+        """Tokens trained in so many steps."""
+        if not self.steps:
+            return 0.0
+        index = max(0, bisect_right(self.steps, step) - 1)
+        if index + 1 < len(self.steps) and step > self.steps[index]:
+            share = (step - self.steps[index]) / (self.steps[index + 1] - self.steps[index])
+            return self._tokens[index] + share * (self._tokens[index + 1] - self._tokens[index])
+        return self._tokens[index] * (step / self.steps[index] if self.steps[index] else 1.0)
+
+
+@dataclass(slots=True)
+class Task:
+    """One fragment of it. `way`: seq under way or held (0: none), `arrives_at`: when it is at the syncer;
+    `base`: the step up to which its work is merged; `cuts`: the step of each contribution that is not settled.
+    """
+
+    version: int = 0
+    seq: int = 0
+    after: int = 0
+    way: int = 0
+    arrives_at: float = 0.0
+    called: int = 0
+    base: int = 0
+    cuts: dict[int, int] = field(default_factory=dict)
+
+
+class Replica:
+    """One process: what it knows, and what it would send. `key`: of no other process of the recording."""
+
+    def __init__(self, key: MemberKey, life: Life, num_fragments: int) -> None:
+        self.key, self.life = key, life
+        self.pace = Pace(life)
+        self.silent = [span for span in life.silent if span[1] > span[0]]
+        first = self.pace.steps[0] if self.pace.steps else 1
+        self.tasks = [Task(base=max(0, first - 1)) for _ in range(num_fragments)]
+        self.contributed = False
+
+    def lives(self, now: float) -> bool:
+        """Whether it is there."""
+        return self.life.began <= now < self.life.ended
+
+    def heard(self, now: float) -> float:
+        """The first moment from `now` on at which it is heard: `now`, or the end of the silence that it falls into."""
+        return next((b for a, b in self.silent if a <= now < b), now)
+
+    def trains(self, now: float) -> bool:
+        """Whether it has made its first step, and lives."""
+        return bool(self.pace.times) and self.pace.times[0] <= now + SAME_S and self.lives(now)
+
+    def welcome(self, versions: tuple[int, ...]) -> None:
+        """It loads the published values."""
+        for task, version in zip(self.tasks, versions, strict=True):
+            task.version = version
+
+    def cut(self, fragment: int, version: int, now: float, epoch: Epoch, nbytes: int) -> Contribution | None:
+        """Cut what is unmerged of a fragment in answer to a call; None: there was no step since then."""
+        task = self.tasks[fragment]
+        step = self.pace.steps_at(now)
+        if step <= task.base:
+            return None
+        task.seq += 1
+        task.way = task.seq
+        task.cuts[task.seq] = step
+        self.contributed = True
+        tokens = self.pace.tokens_at(step) - self.pace.tokens_at(task.base)
+        body = Body(transfer=f"{fragment}/{task.seq}", nbytes=nbytes, chunk_bytes=2**20, digest=0)
+        return Contribution(
+            fragment=fragment, seq=task.seq, after=task.after, stamp=Stamp(epoch, task.version),
+            steps=step - task.base, tokens=max(1, round(tokens)), cut_step=step, version=version, codec="fp32",
+            body=body,
+        )  # fmt: skip
+
+    def adopt(self, fragment: int, version: int, merged: int) -> None:
+        """It takes a published version into its values. `merged`: its seq in that version; 0: none."""
+        task = self.tasks[fragment]
+        task.version = max(task.version, version)
+        if merged > task.after:
+            task.after = merged
+            task.base = task.cuts.get(merged, task.base)
+            task.cuts = {seq: step for seq, step in task.cuts.items() if seq > merged}
+            if task.way <= merged:
+                task.way = 0
+
+    def settle(self, fragment: int, seq: int) -> None:
+        """This contribution will not be merged: its work is in the next one."""
+        task = self.tasks[fragment]
+        if task.way == seq:
+            task.way = task.called = 0
