@@ -30,7 +30,8 @@ class LearnerFigures:
     """One learner, all its processes together. Tokens are weighed by parameter share.
 
     `seconds`: it lived; of these `stalled_s` without a step. `dead_s`: between a death and its return or the end.
-    `rounds`: that merged something of it, `of_rounds` that closed while it lived; `late`: answers after the close.
+    `rounds`: that merged something of it, of the `of_rounds` that closed while it trained (or hold work that it left);
+    `late`: answers after the close.
     """
 
     name: str
@@ -51,7 +52,7 @@ class LearnerFigures:
 
     @property
     def participation(self) -> float | None:
-        """Rounds that merged something of it ÷ rounds that closed while it lived."""
+        """Rounds that merged something of it ÷ rounds that could have."""
         return self.rounds / self.of_rounds if self.of_rounds else None
 
 
@@ -131,10 +132,12 @@ class Book:
         return min(1.0, self.merged(life, steps=True) / life.steps) if life.steps else 0.0
 
     def closed_during(self, life: Life) -> int:
-        """Rounds that closed while a process lived and had made a step."""
+        """Rounds that closed while a process lived and had made a step, or that hold something of it all the same."""
         if not life.marks:
             return 0
-        return bisect_right(self.closed_at, life.ended) - bisect_left(self.closed_at, life.marks[0].t)
+        first, last = life.marks[0].t, life.ended
+        outside = sum(not first <= merge.t <= last for merge, _ in self.taken(life))
+        return max(0, bisect_right(self.closed_at, last) - bisect_left(self.closed_at, first)) + outside
 
     def late(self) -> dict[str, int]:
         """By learner, the contributions that came when their round was closed."""

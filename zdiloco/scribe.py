@@ -44,6 +44,7 @@ class Scribe:
         self._phase = SyncerPhase.EMPTY
         self._states: dict[str, tuple[MemberKey, MemberState]] = {}
         self._stepped: dict[str, float] = {}
+        self._offered: dict[tuple[MemberKey, FragmentId], tuple[int, float]] = {}
         self._coming: dict[tuple[MemberKey, FragmentId], Contribution] = {}
         self._declined: dict[FragmentId, set[MemberKey]] = {}
         self._closed: dict[FragmentId, float] = {}
@@ -90,6 +91,10 @@ class Scribe:
         message = event.message
         if isinstance(message, Report) and member.key == event.key:
             found += self._step(now, member, len(machine.fleet.members))
+        elif isinstance(message, Contribution) and member.key == event.key:
+            place = (event.key, message.fragment)
+            if self._offered.get(place, (0, 0.0))[0] != message.seq and message.fragment < len(machine.desk.fragments):
+                self._offered[place] = (message.seq, now)
         elif isinstance(message, Decline):
             found += self._decline(now, event.key, message, machine)
         return found
@@ -109,8 +114,9 @@ class Scribe:
         found: list[trace.Record] = []
         if message is not None and message.seq == seq:
             del self._coming[key, fragment]
+            offered, offered_at = self._offered.pop((key, fragment), (0, now))
             if _is_held(actions, key, fragment, seq):
-                found.append(_arrived(now, key, message, machine))
+                found.append(_arrived(now, key, message, offered_at if offered == seq else now, machine))
         member = machine.fleet.find(key)
         return found + (self._member(now, member) if member else [])
 
@@ -133,6 +139,9 @@ class Scribe:
         for name in self._states.keys() - members.keys():
             del self._states[name]
             self._stepped.pop(name, None)
+        for under_way in (self._offered, self._coming):
+            for place in [place for place in under_way if machine.fleet.find(place[0]) is None]:
+                under_way.pop(place)
         return [record for member in members.values() for record in self._member(now, member)]
 
     def _member(self, now: float, member: Member) -> list[trace.Record]:
@@ -249,7 +258,9 @@ def _is_held(actions: Sequence[SyncerAction], key: MemberKey, fragment: Fragment
     return False
 
 
-def _arrived(now: float, key: MemberKey, message: Contribution, machine: SyncerMachine) -> trace.Record:
+def _arrived(
+    now: float, key: MemberKey, message: Contribution, offered_at: float, machine: SyncerMachine
+) -> trace.Record:
     called_at = machine.desk.fragments[message.fragment].calls.get(message.version)
     return trace.Arrived(
         t=now,
@@ -262,5 +273,6 @@ def _arrived(now: float, key: MemberKey, message: Contribution, machine: SyncerM
         steps=message.steps,
         tokens=message.tokens,
         nbytes=message.body.nbytes,
+        offer_s=None if called_at is None else max(0.0, offered_at - called_at),
         answer_s=None if called_at is None else now - called_at,
     )

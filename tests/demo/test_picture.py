@@ -10,7 +10,7 @@ import pytest
 from zdiloco.demo import picture
 from zdiloco.demo.checks import Lone
 from zdiloco.demo.learner_log import Notes
-from zdiloco.errors import ConfigError, StoreError
+from zdiloco.errors import StoreError
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -72,12 +72,6 @@ def test_without_a_yardstick_the_rest_is_drawn(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_an_error_of_the_disk(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot write the picture"):
         picture.draw(scene([], []), tmp_path / "nowhere" / "demo.png")
-
-
-def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'zdiloco\[plots\]'"):
-        picture.require()
 
 
 def test_smoothing_starts_at_the_first_value_and_follows() -> None:

@@ -19,8 +19,10 @@ from zdiloco.cli.demo import demo
 from zdiloco.cli.eval import evaluate
 from zdiloco.cli.learner import learner
 from zdiloco.cli.options import LEVELS
+from zdiloco.cli.report import report
 from zdiloco.cli.status import status
 from zdiloco.cli.sync import sync
+from zdiloco.cli.whatif import whatif
 from zdiloco.errors import ZdilocoError
 
 INTERRUPTED = 130
@@ -42,7 +44,7 @@ def cli(log_level: str) -> None:
     logs.configure(log_level)
 
 
-for command in (sync, learner, evaluate, status, config, demo, bench):
+for command in (sync, learner, evaluate, status, report, whatif, config, demo, bench):
     cli.add_command(command)
 
 

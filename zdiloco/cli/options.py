@@ -14,6 +14,9 @@ Command = Callable[..., Any]
 run_file: Callable[[Command], Command] = click.argument(
     "run_toml", metavar="RUN.toml", type=click.Path(dir_okay=False, path_type=Path)
 )
+trace_place: Callable[[Command], Command] = click.argument(
+    "place", metavar="RUN_DIR|TRACE", type=click.Path(path_type=Path)
+)
 overrides: Callable[[Command], Command] = click.option(
     "--set",
     "overrides",

@@ -6,9 +6,9 @@ Rule: only what the syncer said; an unknown figure is a dash.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zdiloco.cli.columns import table
 from zdiloco.errors import MalformedFrame
 
-Row = Sequence[str]
 WITHOUT_VALUES = {
     "empty": "empty: waiting for the first learner, whose values begin the run",
     "recovering": "recovering: reading the checkpoint, asking the fleet",
@@ -64,7 +64,7 @@ def _fragments(fragments: Sequence[Mapping[str, Any]]) -> list[str]:
         stable = "-" if each["stable"] is None else str(each["stable"])
         state = each["round"]["state"] if each["round"] else "-"
         rows.append((str(each["fragment"]), str(each["version"]), stable, str(each["held"]), state, each["why"]))
-    return _table(rows)
+    return table(rows)
 
 
 def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -84,22 +84,8 @@ def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
                 "; ".join(text for text in (each["why"], each["behind"]) if text),
             )
         )
-    return _table(rows)
+    return table(rows)
 
 
 def _tokens(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    """Columns as wide as their widest cell; a column of figures is flush right, its heading with it."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
-    figures = [len(column) > 1 and all(cell[:1] in "-0123456789" for cell in column[1:]) for column in columns]
-    return [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, figures, strict=True)
-        )
-        for row in rows
-    ]

@@ -3,16 +3,14 @@
 Rule: drawn without a display, from the story, the notes and the journal; it decides nothing.
 """
 
-import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zdiloco import plots
 from zdiloco.demo.checks import Lone
 from zdiloco.demo.learner_log import Notes
-from zdiloco.errors import ConfigError, StoreError
 
 COLOURS = ("#1f77b4", "#d95f02", "#2e8b57", "#7b4fa3", "#8c6d31", "#c2185b")
 SMOOTH = 0.15
@@ -37,36 +35,15 @@ class Scene:
 
 def draw(scene: Scene, path: Path) -> Path:
     """Write the picture as PNG. Raises ConfigError where matplotlib is missing, StoreError where the disk refuses."""
-    with _figure() as figure:
+    with plots.figure(10, 6.4) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
         _losses(above, scene)
         _rounds(below, scene)
         for axes in (above, below):
             _marks(axes, scene)
         above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, ncols=len(scene.names) + 2)
-        try:
-            figure.savefig(path, format="png")
-        except OSError as error:
-            raise StoreError(f"cannot write the picture {path}: {error.strerror}") from error
+        plots.save(figure, path)
     return path
-
-
-def require() -> None:
-    """Raise ConfigError where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("the picture wants matplotlib, which is not installed: pip install 'zdiloco[plots]'")
-
-
-@contextmanager
-def _figure() -> Iterator[Any]:
-    require()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6.4), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    yield figure
-    figure.clear()
 
 
 def _losses(axes: Any, scene: Scene) -> None:

@@ -5,25 +5,31 @@ Rule: what would make it fail at the end (no matplotlib) is asked for at the beg
 
 from pathlib import Path
 
+from zdiloco import plots, strip
 from zdiloco.demo import picture
 from zdiloco.demo.learner_log import read_notes
 from zdiloco.demo.progress import progress_for
 from zdiloco.demo.report import Report, gather, picture_path, rounds_of
 from zdiloco.demo.story import Plot, Stage, Story
+from zdiloco.trace import read_trace
+
+STRIP = "strip.png"
+"""The strip chart of the demo, beside its picture."""
 
 
 def perform(run_dir: Path, plot: Plot) -> Report:
-    """Play the whole demo in `run_dir` and return its report; the picture is drawn.
+    """Play the whole demo in `run_dir` and return its report; picture and strip chart are drawn.
 
     Raises DemoFailed where the story went wrong, ConfigError where it cannot be played here, StoreError for the disk.
     """
-    picture.require()
+    plots.require()
     with progress_for() as watch:
         story = Stage(run_dir, plot, watch).play()
         watch(story, "evaluating the merged model")
     rounds = rounds_of(run_dir)
     report = gather(story, rounds)
     picture.draw(_scene(story, report, rounds), picture_path(run_dir))
+    strip.draw(read_trace(run_dir), run_dir / STRIP)
     return report
 
 

@@ -18,9 +18,10 @@ Found = TypeVar("Found")
 
 @dataclass(slots=True)
 class Answer:
-    """What came of one call, in seconds since then; None: that did not happen."""
+    """What came of one call, in seconds since then; None: that did not happen, or is not told."""
 
     declined_s: float | None = None
+    offer_s: float | None = None
     answer_s: float | None = None
 
 
@@ -60,7 +61,7 @@ class Answers:
         if isinstance(record, trace.Declined):
             answer.declined_s = record.t - called_at
         elif answer.answer_s is None:
-            answer.answer_s = record.t - called_at
+            answer.answer_s, answer.offer_s = record.t - called_at, record.offer_s
 
     def of(self, who: str, fragment: int, called_at: float) -> Answer:
         """How this learner answers a call of this moment."""

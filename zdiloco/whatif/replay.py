@@ -7,6 +7,7 @@ that writes real journals, so recorded and replayed figures are computed alike.
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ from zdiloco.core.syncer import SyncerMachine
 from zdiloco.lives import Part
 from zdiloco.scribe import Scribe
 from zdiloco.units import Epoch, MemberKey, Stamp
-from zdiloco.whatif.answers import Answers
+from zdiloco.whatif.answers import Answer, Answers
 from zdiloco.whatif.replica import Replica
 
 RUN_ID = "whatif-run"
@@ -235,8 +236,14 @@ class Replay:
             self._at(called_at + answer.declined_s, lambda: self._decline(replica, fragment, version, "as recorded"))
         if answer.answer_s is not None:
             task.arrives_at = max(self._now, called_at + answer.answer_s)
-            cut_at = min(replica.pace.next_boundary(self._now), task.arrives_at)
+            cut_at = min(self._cut_at(replica, answer, called_at), task.arrives_at)
             self._at(cut_at, lambda: self._cut(replica, fragment, version))
+
+    def _cut_at(self, replica: Replica, answer: Answer, called_at: float) -> float:
+        """When it cuts: as recorded; where that is not told at its next boundary, or, after a decline, at the last."""
+        if answer.offer_s is not None:
+            return max(self._now, called_at + answer.offer_s)
+        return math.inf if answer.declined_s is not None else replica.pace.next_boundary(self._now)
 
     def _decline(self, replica: Replica, fragment: int, version: int, reason: str) -> None:
         if replica.lives(self._now) and not replica.tasks[fragment].way:

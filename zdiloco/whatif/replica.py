@@ -5,9 +5,11 @@ follows from its steps and from what was merged of it. One contribution of a fra
 `core.duty`: until that is merged and adopted, or refused, nothing else of it is cut.
 """
 
+import itertools
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from statistics import median
 
 from zdiloco.core.messages import Body, Contribution
 from zdiloco.lives import Life
@@ -18,7 +20,9 @@ SAME_S = 1e-6
 
 
 class Pace:
-    """The steps of a process over time: even between two that are told."""
+    """The steps of a process over time: even between two that are told, and after the last for as long as it usually
+    took until the next was told.
+    """
 
     def __init__(self, life: Life) -> None:
         self.times: list[float] = []
@@ -29,6 +33,19 @@ class Pace:
                 self.times.append(mark.t)
                 self.steps.append(mark.step)
                 self._tokens.append(float(mark.step if mark.trained is None else mark.trained))
+        self._go_on(life.ended)
+
+    def _go_on(self, ended: float) -> None:
+        if len(self.times) < 2:
+            return
+        usual_s = median(b - a for a, b in itertools.pairwise(self.times))
+        pace_s = (self.times[-1] - self.times[-2]) / (self.steps[-1] - self.steps[-2])
+        more = math.floor(min(usual_s, ended - self.times[-1]) / pace_s + SAME_S)
+        if more > 0:
+            tokens = (self._tokens[-1] - self._tokens[-2]) / (self.steps[-1] - self.steps[-2])
+            self.times.append(self.times[-1] + more * pace_s)
+            self.steps.append(self.steps[-1] + more)
+            self._tokens.append(self._tokens[-1] + more * tokens)
 
     def steps_at(self, now: float) -> int:
         """Whole steps made by `now`; 0 before the first that is told."""
