@@ -34,7 +34,8 @@ class Life:
     """One process of one learner, within one part of a trace.
 
     `how`: 'open' (it lives at the end of the part), or 'finished', 'gone', 'killed', 'replaced'. `silent`: spans in
-    which it was not heard; the last one may be open, then its end is infinite.
+    which it was not heard; the last one may be open, then its end is infinite. `before`: what an earlier part of the
+    trace has already told of it.
     """
 
     who: str
@@ -44,6 +45,7 @@ class Life:
     how: str = "open"
     marks: list[Mark] = field(default_factory=list)
     silent: list[Span] = field(default_factory=list)
+    before: Mark | None = None
 
     @property
     def seconds(self) -> float:
@@ -52,13 +54,22 @@ class Life:
 
     @property
     def steps(self) -> int:
-        """Inner steps that are known of it."""
-        return max((mark.step for mark in self.marks), default=0)
+        """Inner steps that are known of it, in this part."""
+        return self.marks[-1].step - (self.before.step if self.before else 0) if self.marks else 0
 
     @property
     def trained(self) -> int | None:
-        """Tokens that are known of it; None: none are told."""
-        return max((mark.trained for mark in self.marks if mark.trained is not None), default=None)
+        """Tokens that are known of it, in this part; None: none are told."""
+        last = self.marks[-1].trained if self.marks else None
+        return None if last is None else last - ((self.before.trained or 0) if self.before else 0)
+
+    def mark(self, at: float, step: int, trained: int | None) -> None:
+        """It was there at `at`; counts never fall."""
+        last = self.marks[-1] if self.marks else None
+        if last is not None:
+            step = max(step, last.step)
+            trained = last.trained if trained is None else max(trained, last.trained or 0)
+        self.marks.append(Mark(t=at, step=step, trained=trained))
 
     def end(self, at: float, how: str) -> None:
         """It is over; what it did not do any more is forgotten."""
@@ -115,23 +126,41 @@ def parts_of(records: Sequence[trace.Line]) -> list[Part]:
     """Cut a trace into what each syncer process has told; in each, records are in the order of their times."""
     pieces: list[list[trace.Line]] = []
     for record in records:
-        if not pieces or (isinstance(record, trace.Start) and record.who == SYNCER):
+        begins = isinstance(record, trace.Start | trace.Returned) and record.who == SYNCER
+        if not pieces or begins:
             pieces.append([])
         pieces[-1].append(record)
-    return [_part(sorted(piece, key=lambda record: record.t)) for piece in pieces]
+    parts: list[Part] = []
+    seen: dict[tuple[str, str], Life] = {}
+    for piece in pieces:
+        parts.append(_part(sorted(piece, key=lambda record: record.t), parts[-1] if parts else None))
+        for life in parts[-1].lives:
+            _go_on(life, seen.get((life.who, life.incarnation)))
+            seen[life.who, life.incarnation] = life
+    return parts
 
 
-def _part(records: list[trace.Line]) -> Part:
-    start = next((record for record in records if isinstance(record, trace.Start)), None)
+def _go_on(life: Life, earlier: Life | None) -> None:
+    """It is the same process as in an earlier part, unless its counts begin anew."""
+    if earlier and earlier.marks and life.marks and life.marks[0].step >= earlier.marks[-1].step:
+        life.before = earlier.marks[-1]
+
+
+def _part(records: list[trace.Line], earlier: Part | None) -> Part:
+    start = next((record for record in records if isinstance(record, trace.Start)), earlier.start if earlier else None)
     opened = [record for record in records if isinstance(record, trace.Opened) and record.shares]
     fragments = 1 + max((int(getattr(record, "fragment", -1)) for record in records), default=-1)
-    shares = opened[-1].shares if opened else (1 / fragments,) * fragments if fragments else ()
+    if opened:
+        shares, numels = opened[-1].shares, opened[-1].numels
+    elif earlier and len(earlier.shares) >= fragments:
+        shares, numels = earlier.shares, earlier.numels
+    else:
+        shares, numels = (1 / fragments,) * fragments if fragments else (), ()
     began, ended = records[0].t, records[-1].t
     lives = list(_Census(records).lives)
     for life in lives:
         if life.how == "open":
             life.end(ended, "open")
-    numels = opened[-1].numels if opened else ()
     return Part(
         records=records, start=start, shares=shares, numels=numels, lives=lives, began=began, ended=ended
     )
@@ -156,8 +185,8 @@ class _Census:
                 self._begin(record.who, "", record.t)
         elif isinstance(record, trace.Step):
             life = life or self._begin(record.who, "", record.t)
-            step = record.step if record.step is not None else life.steps + 1
-            life.marks.append(Mark(t=record.t, step=step, trained=record.trained))
+            last = life.marks[-1].step if life.marks else 0
+            life.mark(record.t, last + 1 if record.step is None else record.step, record.trained)
         elif life is not None:
             self._change(record, life)
 
@@ -188,7 +217,7 @@ class _Census:
             self._end(life, record.t - record.silent_s, "gone")
         elif record.state == MemberState.FINISHED:
             if record.step is not None:
-                life.marks.append(Mark(t=record.t, step=max(record.step, life.steps), trained=record.trained))
+                life.mark(record.t, record.step, record.trained)
             self._end(life, record.t, "finished")
         else:
             self._heard(life, record.t)

@@ -91,8 +91,12 @@ def _cut(records: Sequence[trace.Line], until: float) -> list[trace.Line]:
 
 
 def _until(part: Part) -> float:
-    """Where a run begins to end: from there on it is not decided again."""
-    ending = (record.t for record in part.records if isinstance(record, trace.Ending))
+    """Where a run begins to end, or its syncer dies: from there on it is not decided again."""
+    ending = (
+        record.t
+        for record in part.records
+        if isinstance(record, trace.Ending) or (isinstance(record, trace.Killed) and record.who == trace.SYNCER)
+    )
     return next(ending, part.ended)
 
 

@@ -36,9 +36,12 @@ from zdiloco.lives import Part
 from zdiloco.scribe import Scribe
 from zdiloco.units import Epoch, MemberKey, Stamp
 from zdiloco.whatif.answers import Answer, Answers
-from zdiloco.whatif.replica import Replica
+from zdiloco.whatif.replica import SAME_S, Replica
 
 RUN_ID = "whatif-run"
+AS_RECORDED = "as recorded"
+ADOPT_FIRST_S, CUT_NEXT_S = 0.8 * SAME_S, 0.4 * SAME_S
+"""At one boundary a learner adopts, then cuts, then reports."""
 
 
 class Replay:
@@ -168,7 +171,7 @@ class Replay:
         for replica in self._replicas.values():
             if replica.trains(self._now):
                 at = replica.pace.next_boundary(self._now + self._answers.lag_s(replica.life.who))
-                self._at(at, self._adopting(replica, update, merged.get(replica.key, 0)))
+                self._at(at - ADOPT_FIRST_S, self._adopting(replica, update, merged.get(replica.key, 0)))
 
     def _adopting(self, replica: Replica, update: Update, merged: int) -> Callable[[], None]:
         return lambda: replica.adopt(update.fragment, update.stamp.version, merged)
@@ -208,10 +211,15 @@ class Replay:
         if heard_at > self._now:
             self._at(replica.pace.boundary_from(heard_at), lambda: self._report(replica))
             return
+        every_s = self._params.report_every_s
+        if replica.contributed and self._now < replica.reported_at + every_s - SAME_S:  # its first cut came in between
+            self._at(replica.pace.boundary_from(replica.reported_at + every_s), lambda: self._report(replica))
+            return
+        replica.reported_at = self._now
         step = replica.pace.steps_at(self._now)
         tokens = round(replica.pace.tokens_at(step))
         self._say(replica, Report(step=step, trained_tokens=tokens, unmerged_tokens=0.0, dropped_tokens=0.0))
-        soonest = self._now + (self._params.report_every_s if replica.contributed else 0.0)
+        soonest = self._now + (every_s if replica.contributed else 0.0)
         at = max(replica.pace.boundary_from(soonest), replica.pace.next_boundary(self._now))
         self._at(at, lambda: self._report(replica))
 
@@ -220,7 +228,7 @@ class Replay:
         tokens = round(replica.pace.tokens_at(step))
         self._say(
             replica,
-            Goodbye(reason="as recorded", step=step, trained_tokens=tokens, left_tokens=0.0, dropped_tokens=0.0),
+            Goodbye(reason=AS_RECORDED, step=step, trained_tokens=tokens, left_tokens=0.0, dropped_tokens=0.0),
         )
 
     def _call(self, replica: Replica, fragment: int, version: int, called_at: float) -> None:
@@ -233,23 +241,27 @@ class Replay:
         task.called = version
         answer = self._answers.of(replica.life.who, fragment, called_at)
         if answer.declined_s is not None:
-            self._at(called_at + answer.declined_s, lambda: self._decline(replica, fragment, version, "as recorded"))
+            self._at(called_at + answer.declined_s, lambda: self._decline(replica, fragment, version, AS_RECORDED))
         if answer.answer_s is not None:
             task.arrives_at = max(self._now, called_at + answer.answer_s)
-            cut_at = min(self._cut_at(replica, answer, called_at), task.arrives_at)
-            self._at(cut_at, lambda: self._cut(replica, fragment, version))
+            cut_at, offer_at = self._cut_at(replica, answer, called_at)
+            self._at(min(cut_at, task.arrives_at) - CUT_NEXT_S, lambda: self._cut(replica, fragment, version, offer_at))
 
-    def _cut_at(self, replica: Replica, answer: Answer, called_at: float) -> float:
-        """When it cuts: as recorded; where that is not told at its next boundary, or, after a decline, at the last."""
+    def _cut_at(self, replica: Replica, answer: Answer, called_at: float) -> tuple[float, float]:
+        """When it cuts, and when the syncer hears of it: as recorded, at the last boundary before the offer.
+
+        Where no offer is told: at its next boundary, or, after a decline, at last.
+        """
         if answer.offer_s is not None:
-            return max(self._now, called_at + answer.offer_s)
-        return math.inf if answer.declined_s is not None else replica.pace.next_boundary(self._now)
+            offer_at = max(self._now, called_at + answer.offer_s)
+            return max(self._now, replica.pace.time_of(replica.pace.steps_at(offer_at))), offer_at
+        return math.inf if answer.declined_s is not None else replica.pace.next_boundary(self._now), self._now
 
     def _decline(self, replica: Replica, fragment: int, version: int, reason: str) -> None:
         if replica.lives(self._now) and not replica.tasks[fragment].way:
             self._say(replica, Decline(fragment=fragment, version=version, reason=reason, eta_s=0.0))
 
-    def _cut(self, replica: Replica, fragment: int, version: int) -> None:
+    def _cut(self, replica: Replica, fragment: int, version: int, offer_at: float) -> None:
         task = replica.tasks[fragment]
         if task.way or task.called != version or not replica.lives(self._now):
             return
@@ -258,4 +270,4 @@ class Replay:
         if contribution is None:
             self._decline(replica, fragment, version, "no step since the last contribution")
         else:
-            self._say(replica, contribution)
+            self._at(offer_at, lambda: self._say(replica, contribution))

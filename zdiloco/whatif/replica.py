@@ -115,6 +115,7 @@ class Replica:
         first = self.pace.steps[0] if self.pace.steps else 1
         self.tasks = [Task(base=max(0, first - 1)) for _ in range(num_fragments)]
         self.contributed = False
+        self.reported_at = -math.inf
 
     def lives(self, now: float) -> bool:
         """Whether it is there."""
