@@ -93,8 +93,9 @@ class Call(Record, frozen=True, kw_only=True, tag="call"):
 class Arrived(Record, frozen=True, kw_only=True, tag="arrived"):
     """A contribution of `who` is here and sound: it is held.
 
-    `version`: the round that it answers; `base`: the version that it was cut on; `offer_s` and `answer_s`: from that
-    round's call to its offer, and until it is here; missing where nobody knows any more when the call was.
+    `version`: the round that it answers; `base`: the version that it was cut on; `cut_step`: its inner step then;
+    `offer_s` and `answer_s`: from that round's call to its offer, and until it is here; missing where nobody knows any
+    more when the call was.
     """
 
     fragment: Fragment
@@ -105,6 +106,7 @@ class Arrived(Record, frozen=True, kw_only=True, tag="arrived"):
     steps: Count = 0
     tokens: Count = 0
     nbytes: Count = 0
+    cut_step: Count | None = None
     offer_s: Seconds | None = None
     answer_s: Seconds | None = None
 

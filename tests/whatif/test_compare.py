@@ -18,7 +18,7 @@ from zdiloco.whatif.answers import Answers
 from zdiloco.whatif.compare import AGAIN, RECORDED, Grid, Row, compare
 from zdiloco.whatif.replay import Replay
 
-SETTINGS = SyncParams(min_quorum=2, sync_period=12, beat_every_s=0.5)
+SETTINGS = SyncParams(min_quorum=2, sync_period=12, beat_every_s=0.5, suspect_after_s=1.5, gone_after_s=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def told() -> list[trace.Line]:
     world.join("a", 0.04)
     world.join("b", 0.067, Link(latency_s=0.02, up_s=0.15))
     c = world.join("c", 0.117)
-    world.run(10.0)
+    world.run(7.0)
     world.kill(c)
-    world.run(22.0)
+    world.run(13.0)
     world.join("c", 0.117)
-    world.run(30.0)
+    world.run(20.0)
     return world.told  # type: ignore[return-value]
 
 
@@ -50,7 +50,7 @@ def again(told: list[trace.Line]) -> tuple[Row, Row]:
 
 def test_under_its_own_settings_a_simulated_run_is_the_same(again: tuple[Row, Row]) -> None:
     recorded, row = again
-    assert recorded.figures.rounds > 90
+    assert recorded.figures.rounds > 60
     assert row.figures.rounds == pytest.approx(recorded.figures.rounds, rel=0.02)
     assert row.figures.participation == pytest.approx(recorded.figures.participation, abs=0.02)
     assert row.figures.goodput == pytest.approx(recorded.figures.goodput, abs=0.02)
@@ -69,17 +69,18 @@ def test_every_call_comes_within_two_steps_of_the_recorded_moment(told: list[tra
     apart = [abs(mine[place] - at) for place, at in recorded.items() if place in mine]
     assert len(apart) >= len(recorded) - 1
     assert max(apart) < 2 * 0.117, "of the slowest"
-    assert sum(apart) / len(apart) < 0.067
+    assert sum(apart) / len(apart) < 0.117
     assert Replay(part, SETTINGS, Answers(part), part.ended).run() == found, "nothing is left to chance"
 
 
 def test_other_settings_change_what_they_should(told: list[trace.Line], again: tuple[Row, Row]) -> None:
-    rows = compare(told, Grid(min_quorum=(1, 3), gamma=(0.0,), sync_period=(6, 24)))[2:]
+    rows = compare(told, Grid(min_quorum=(1, 3), gamma=(1.0,), sync_period=(6, 24)))[2:]
     figures = {(row.settings["min_quorum"], row.settings["sync_period"]): row.figures for row in rows}
     assert list(figures) == [(1, 6), (1, 24), (3, 6), (3, 24)]
     own = again[1].figures
     assert own.participants
     assert own.quorum_s
+    assert own.grace_s
     for (quorum, _), each in figures.items():
         assert each.participants
         assert each.quorum_s
@@ -87,18 +88,11 @@ def test_other_settings_change_what_they_should(told: list[trace.Line], again: t
             assert each.participants.mean == 3.0
             assert each.quorum_s.mean > own.quorum_s.mean
         else:
-            assert each.participants.mean < own.participants.mean
+            assert each.grace_s
+            assert each.grace_s.mean > own.grace_s.mean, "gamma is 1, and was a half"
             assert each.quorum_s.mean < own.quorum_s.mean
     assert figures[1, 6].rounds == pytest.approx(4 * figures[1, 24].rounds, rel=0.2), "calls come H steps apart"
     assert (figures[1, 6].goodput or 0) > (figures[1, 24].goodput or 0), "less is unmerged at a death"
-
-
-def test_gamma_is_how_long_is_waited(told: list[trace.Line]) -> None:
-    none, whole = (row.figures for row in compare(told, Grid(gamma=(0.0, 1.0)))[2:])
-    assert none.grace_s
-    assert whole.grace_s
-    assert none.grace_s.mean < whole.grace_s.mean
-    assert (none.participation or 0) < (whole.participation or 0)
 
 
 def with_start(told: list[trace.Line], **changes: object) -> list[trace.Line]:
@@ -151,13 +145,13 @@ def test_two_syncer_processes_are_decided_again_each_on_its_own() -> None:
     world = RecordedWorld(dataclasses.replace(SETTINGS, min_quorum=1, recover_wait_s=1.0), 2)
     world.join("a", 0.05)
     world.join("b", 0.08)
-    world.run(15.0)
+    world.run(8.0)
     assert world.site is not None
     disk = world.site.disk
     world.kill_syncer(world.site)
-    world.run(18.0)
+    world.run(11.0)
     world.start_syncer(disk)
-    world.run(35.0)
+    world.run(22.0)
     recorded, row = compare(world.told, Grid())  # type: ignore[arg-type]
     assert [each.processes for each in recorded.figures.learners] == [2, 2]
     assert row.figures.rounds == pytest.approx(recorded.figures.rounds, rel=0.05)

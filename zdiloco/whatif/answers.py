@@ -18,11 +18,15 @@ Found = TypeVar("Found")
 
 @dataclass(slots=True)
 class Answer:
-    """What came of one call, in seconds since then; None: that did not happen, or is not told."""
+    """What came of one call, in seconds since then; None: that did not happen, or is not told.
+
+    `cut_at`: when and at which inner step the contribution was offered, in the recording.
+    """
 
     declined_s: float | None = None
     offer_s: float | None = None
     answer_s: float | None = None
+    cut_at: tuple[float, int] | None = None
 
 
 class Answers:
@@ -62,6 +66,8 @@ class Answers:
             answer.declined_s = record.t - called_at
         elif answer.answer_s is None:
             answer.answer_s, answer.offer_s = record.t - called_at, record.offer_s
+            if record.offer_s is not None and record.cut_step is not None:
+                answer.cut_at = (called_at + record.offer_s, record.cut_step)
 
     def of(self, who: str, fragment: int, called_at: float) -> Answer:
         """How this learner answers a call of this moment."""

@@ -7,7 +7,6 @@ that writes real journals, so recorded and replayed figures are computed alike.
 
 import heapq
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -244,29 +243,31 @@ class Replay:
             self._at(called_at + answer.declined_s, lambda: self._decline(replica, fragment, version, AS_RECORDED))
         if answer.answer_s is not None:
             task.arrives_at = max(self._now, called_at + answer.answer_s)
-            cut_at, offer_at = self._cut_at(replica, answer, called_at)
-            self._at(min(cut_at, task.arrives_at) - CUT_NEXT_S, lambda: self._cut(replica, fragment, version, offer_at))
+            self._plan(replica, fragment, version, called_at, answer)
 
-    def _cut_at(self, replica: Replica, answer: Answer, called_at: float) -> tuple[float, float]:
-        """When it cuts, and when the syncer hears of it: as recorded, at the last boundary before the offer.
-
-        Where no offer is told: at its next boundary, or, after a decline, at last.
-        """
+    def _plan(self, replica: Replica, fragment: int, version: int, called_at: float, answer: Answer) -> None:
+        """It cuts as recorded, before its offer; where no offer is told at its next boundary, or, declined, at last."""
+        pace, arrives_at = replica.pace, replica.tasks[fragment].arrives_at
         if answer.offer_s is not None:
             offer_at = max(self._now, called_at + answer.offer_s)
-            return max(self._now, replica.pace.time_of(replica.pace.steps_at(offer_at))), offer_at
-        return math.inf if answer.declined_s is not None else replica.pace.next_boundary(self._now), self._now
+            step = replica.cut_step(offer_at, answer.cut_at)
+        else:
+            boundary = pace.next_boundary(self._now)
+            offer_at = arrives_at if answer.declined_s is not None else min(boundary, arrives_at)
+            step = pace.steps_at(offer_at)
+        cut_at = min(max(self._now, pace.time_of(step)), offer_at)
+        self._at(cut_at - CUT_NEXT_S, lambda: self._cut(replica, fragment, version, (step, offer_at)))
 
     def _decline(self, replica: Replica, fragment: int, version: int, reason: str) -> None:
         if replica.lives(self._now) and not replica.tasks[fragment].way:
             self._say(replica, Decline(fragment=fragment, version=version, reason=reason, eta_s=0.0))
 
-    def _cut(self, replica: Replica, fragment: int, version: int, offer_at: float) -> None:
-        task = replica.tasks[fragment]
+    def _cut(self, replica: Replica, fragment: int, version: int, plan: tuple[int, float]) -> None:
+        task, (step, offer_at) = replica.tasks[fragment], plan
         if task.way or task.called != version or not replica.lives(self._now):
             return
         nbytes = self._answers.nbytes(fragment) if self._sized else 0
-        contribution = replica.cut(fragment, version, self._now, self._machine.epoch, nbytes)
+        contribution = replica.cut(fragment, version, step, self._machine.epoch, nbytes)
         if contribution is None:
             self._decline(replica, fragment, version, "no step since the last contribution")
         else:

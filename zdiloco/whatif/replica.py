@@ -17,6 +17,8 @@ from zdiloco.units import Epoch, MemberKey, Stamp
 
 SAME_S = 1e-6
 """Moments so close together are one."""
+MOST_BEHIND = 8.0
+"""Further from the pace that is told a cut is not believed to be, in steps."""
 
 
 class Pace:
@@ -47,15 +49,19 @@ class Pace:
             self.steps.append(self.steps[-1] + more)
             self._tokens.append(self._tokens[-1] + more * tokens)
 
-    def steps_at(self, now: float) -> int:
-        """Whole steps made by `now`; 0 before the first that is told."""
-        index = bisect_right(self.times, now + SAME_S) - 1
+    def at(self, now: float) -> float:
+        """Steps made by `now`, with the part of the one that is being made; 0 before the first that is told."""
+        index = bisect_right(self.times, now) - 1
         if index < 0:
-            return 0
+            return 0.0
         if index + 1 == len(self.times):
-            return self.steps[-1]
-        share = (now + SAME_S - self.times[index]) / (self.times[index + 1] - self.times[index])
-        return self.steps[index] + math.floor(share * (self.steps[index + 1] - self.steps[index]))
+            return float(self.steps[-1])
+        share = (now - self.times[index]) / (self.times[index + 1] - self.times[index])
+        return self.steps[index] + share * (self.steps[index + 1] - self.steps[index])
+
+    def steps_at(self, now: float) -> int:
+        """Whole steps made by `now`."""
+        return math.floor(self.at(now + SAME_S))
 
     def time_of(self, step: int) -> float:
         """When it had made so many steps; infinity: never, as far as it is told."""
@@ -134,10 +140,20 @@ class Replica:
         for task, version in zip(self.tasks, versions, strict=True):
             task.version = version
 
-    def cut(self, fragment: int, version: int, now: float, epoch: Epoch, nbytes: int) -> Contribution | None:
+    def cut_step(self, offer_at: float, recorded: tuple[float, int] | None) -> int:
+        """The step at which it cuts what is offered at `offer_at`.
+
+        Between two moments that are told, steps come a little sooner or later than at an even pace. So what counts is
+        how far behind that pace the recorded cut was; where none is told, it is the last boundary.
+        """
+        if recorded is None or not self.pace.times or not self.pace.times[0] <= recorded[0] <= self.life.ended:
+            return self.pace.steps_at(offer_at)
+        behind = min(max(self.pace.at(recorded[0]) - recorded[1], -MOST_BEHIND), MOST_BEHIND)
+        return round(self.pace.at(offer_at) - behind)
+
+    def cut(self, fragment: int, version: int, step: int, epoch: Epoch, nbytes: int) -> Contribution | None:
         """Cut what is unmerged of a fragment in answer to a call; None: there was no step since then."""
         task = self.tasks[fragment]
-        step = self.pace.steps_at(now)
         if step <= task.base:
             return None
         task.seq += 1
