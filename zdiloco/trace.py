@@ -23,7 +23,8 @@ MAX_LINE_BYTES = 2**22
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Fragment = Annotated[int, Meta(ge=0, lt=512)]
-Seconds = Annotated[float, Meta(ge=0)]
+Moment = Annotated[float, Meta(ge=-1e12, le=1e12)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Name = Annotated[str, Meta(max_length=64)]
 
@@ -31,14 +32,14 @@ Name = Annotated[str, Meta(max_length=64)]
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     """What every record holds. `who`: a learner's name, or SYNCER."""
 
-    t: float
+    t: Moment
     who: Name = SYNCER
 
 
 class Start(Record, frozen=True, kw_only=True, tag="start"):
     """A syncer process, or a simulated run, begins. `wall`: seconds since 1970 at `t`; `sync`: the [sync] settings."""
 
-    wall: float | None = None
+    wall: Moment | None = None
     run_id: str = ""
     target_tokens: Count = 0
     sync: dict[str, bool | int | float | str] | None = None

@@ -15,7 +15,7 @@ from zdiloco.cli.config import config
 from zdiloco.cli.main import cli, run
 from zdiloco.cli.signals import Leaving
 
-COMMANDS = {"sync", "learner", "eval", "status", "config", "demo", "bench"}
+COMMANDS = {"sync", "learner", "eval", "status", "report", "whatif", "config", "demo", "bench"}
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +48,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--log-level", "loud", "status", "h:1"], "zdiloco"),
         (["demo", "--tokens", "many"], "zdiloco demo"),
         (["bench", "overhead", "--steps", "many"], "zdiloco bench overhead"),
+        (["report"], "zdiloco report"),
+        (["whatif", "run", "--gamma", "1,much"], "zdiloco whatif"),
+        (["whatif", "run", "--min-quorum", "1.5"], "zdiloco whatif"),
+        (["whatif", "run", "--sync-period", ""], "zdiloco whatif"),
     ],
 )
 def test_wrong_usage_is_one_line_where_to_look_and_2(
@@ -83,7 +87,7 @@ def test_the_log_level_goes_before_or_after_the_command(line: list[str], level: 
 
 def test_every_command_takes_a_log_level() -> None:
     leafs = [*(each for each in cli.commands.values() if not isinstance(each, click.Group)), *config.commands.values()]
-    assert len(leafs) == 7
+    assert len(leafs) == 9
     assert all(any("--log-level" in option.opts for option in leaf.params) for leaf in leafs)
 
 

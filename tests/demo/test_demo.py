@@ -6,10 +6,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import zdiloco
+from zdiloco.goodput import figures_of
+from zdiloco.trace import read_trace
+from zdiloco.whatif.compare import Grid, compare
 
 ROOT = Path(zdiloco.__file__).parent.parent
 pytestmark = [pytest.mark.proc, pytest.mark.slow]
@@ -55,8 +59,23 @@ def test_a_short_demo_reports_what_it_did(tmp_path: Path) -> None:
     assert fates == {("a", "finished"), ("b", "killed"), ("b", "returned"), ("c", "finished")}
     assert report["run_dir"] == str(run_dir)
     assert Path(report["picture"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (run_dir / "strip.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert_the_trace_says_the_same(run_dir, report)
     assert "killed b (SIGKILL)" in err
     assert "started b again" in err
+
+
+def assert_the_trace_says_the_same(run_dir: Path, report: dict[str, Any]) -> None:
+    """What the syncer saw, against the books of all processes; and decided again it is nearly the same run."""
+    recorded, again = (row.figures for row in compare(read_trace(run_dir), Grid()))
+    found = figures_of(read_trace(run_dir))
+    assert found.rounds == report["rounds"]
+    assert found.goodput == pytest.approx(report["goodput"], abs=0.05)
+    assert {each.name: each.processes for each in found.learners} == {"a": 1, "b": 2, "c": 1}
+    assert found.learners[1].dead_s > 0
+    assert again.rounds == pytest.approx(recorded.rounds, rel=0.05)
+    assert again.participation == pytest.approx(recorded.participation, abs=0.05)
+    assert again.goodput == pytest.approx(recorded.goodput, abs=0.05)
 
 
 @pytest.mark.timeout(90)

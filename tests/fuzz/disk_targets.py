@@ -28,12 +28,15 @@ from zdiloco.core.ledger import CutRow, FragmentRow
 from zdiloco.demo.learner_log import read_notes
 from zdiloco.demo.trainer import CursorFile
 from zdiloco.errors import ConfigError, MalformedFrame, StoreError
+from zdiloco.goodput import figures_of
 from zdiloco.node.counters import CounterFile, read_counters
-from zdiloco.node.journal import FILE, read_journal
+from zdiloco.node.journal import read_journal
 from zdiloco.node.params import MergeParams
 from zdiloco.node.store import FOLDER, Cut, FragmentCut, Store
 from zdiloco.node.syncer_body import SyncerBody
+from zdiloco.strip import chart_of
 from zdiloco.tensor.layout import layout_of
+from zdiloco.trace import FILE, read_trace, write_trace
 from zdiloco.train import baseline
 from zdiloco.train.data import ShardCursor
 from zdiloco.units import Epoch, MemberKey, Merged, Stamp
@@ -183,6 +186,26 @@ def parse_journal(data: bytes) -> None:
     assert all(isinstance(line["kind"], str) for line in read_journal(scratch()))
 
 
+TRACE = (
+    b'{"kind":"start","t":1.5,"wall":1e9,"sync":{"gamma":0.5}}\n{"kind":"opened","t":2.0,"shares":[0.25,0.75]}\n'
+    b'{"kind":"joined","t":2.0,"who":"a","incarnation":"07"}\n{"kind":"step","t":3.0,"who":"a","step":4,"trained":40}\n'
+    b'{"kind":"call","t":3.0,"fragment":1,"version":1}\n{"kind":"step","t":4.0,"who":"a","step":5,"trained":50}\n'
+    b'{"kind":"arrived","t":4.5,"who":"a","fragment":1,"version":1,"seq":1,"steps":5,"tokens":50,"answer_s":1.5}\n'
+    b'{"kind":"merge","t":4.5,"fragment":1,"version":1,"members":[["a","07",5,50,1,0]],"quorum_s":1.5,"grace_s":0.0}\n'
+    b'{"kind":"member","t":9.0,"who":"a","state":"gone","silent_s":3.5}\n{"kind":"end","t":9.5,"lost_lines":1}\n'
+)
+
+
+def parse_trace(data: bytes) -> None:
+    """Any bytes as a trace: whatever is read can be counted, drawn and written again."""
+    records = read_trace(written("a.trace", data))
+    found = figures_of(records)
+    assert all(each.seconds >= 0 and each.rounds >= 0 for each in found.learners)
+    assert all(b >= a for strip in chart_of(records).strips for a, b in strip.training + strip.stalled + strip.dead)
+    write_trace(scratch() / "a.trace", records)
+    assert read_trace(scratch() / "a.trace") == records
+
+
 NOTES = (
     b'{"t":1.5,"kind":"start","wall":9.5,"name":"a","incarnation":"07"}\n'
     b'{"t":2.5,"kind":"steps","step":1,"steps":1,"loss":2.1,"tokens":4,"step_us":[9],"call_us":[1],'
@@ -271,9 +294,10 @@ TARGETS = (
     _target(
         "journal",
         parse_journal,
-        lambda: [b'{"kind":"start","t":1.5}\n\n{"kind":"round","members":[["a","07",1,2]]}'],
+        lambda: [b'{"kind":"start","t":1.5}\n\n{"kind":"merge","members":[["a","07",1,2]]}'],
         allowed=(),
     ),
+    _target("trace", parse_trace, lambda: [TRACE], allowed=(ConfigError,), grows=2000),
     _target("notes", parse_notes, lambda: [NOTES]),
     _target(
         "config",
