@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tests.core.recorded import RecordedWorld
 from zdiloco import trace
 from zdiloco.core.params import SyncParams
 from zdiloco.goodput import Spread, figures_of, spread
+from zdiloco.sim.recorded import RecordedWorld
 
 A = trace.Part(name="a", incarnation="1", steps=4, tokens=40, seq=1, staleness=0)
 B = trace.Part(name="b", incarnation="2", steps=2, tokens=20, seq=1, staleness=2)

@@ -4,12 +4,13 @@ import itertools
 
 import pytest
 
-from tests.core.fleet import Link
-from tests.core.recorded import RecordedWorld
 from zdiloco import trace
 from zdiloco.core.messages import Decline
 from zdiloco.core.params import SyncParams
 from zdiloco.scribe import STEPS_PER_S
+from zdiloco.sim.bodies import NBYTES
+from zdiloco.sim.links import Link
+from zdiloco.sim.recorded import RecordedWorld
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def world() -> RecordedWorld:
     """Three learners, one of them with a slow uplink; one is killed, and comes back; then all leave."""
     world = RecordedWorld(SyncParams(min_quorum=2, sync_period=8, beat_every_s=0.5), 3)
     world.join("a", 0.05)
-    world.join("b", 0.08, Link(latency_s=0.02, up_s=0.3))
+    world.join("b", 0.08, Link(latency_s=0.02, up_bytes_s=NBYTES / 0.3))
     c = world.join("c", 0.1)
     world.run(8.0)
     world.kill(c)
@@ -42,8 +43,9 @@ def test_every_round_is_told_with_its_members_its_reason_and_its_waits(world: Re
     merges = world.of(trace.Merge)
     assert len(merges) > 20
     called = {(fragment, version): at for at, fragment, version in world.calls}
+    asked = {(each.fragment, each.stamp.version): each.merged for each in world.sites[0].body.merges}
     for merge in merges:
-        record = next(r for (fragment, s), r in world.records.items() if (fragment, s.version) == merge_id(merge))
+        record = asked[merge_id(merge)]
         assert [(m.name, m.steps, m.tokens, m.seq) for m in merge.members] == [
             (r.name, r.steps, r.tokens, r.seq) for r in record
         ]

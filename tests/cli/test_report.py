@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.recorded import RecordedWorld
 from zdiloco.cli.main import run
 from zdiloco.core.params import SyncParams
+from zdiloco.sim.recorded import RecordedWorld
 from zdiloco.trace import FILE, write_trace
 
 

@@ -7,14 +7,15 @@ the same ids, for every adoption the same fate and unmerged work, for every reco
 from collections import Counter
 from typing import Any
 
-from tests.core.bodies import SyncerDisk
-from tests.core.fleet import Actor, Site, World
 from tests.core.oracle import ModelLearner, ModelSyncer, Published
 from zdiloco.core import machine as m
 from zdiloco.core.intake import Intakes
 from zdiloco.core.messages import Contribution, Heartbeat
 from zdiloco.core.params import SyncParams
 from zdiloco.core.start import SyncerPhase
+from zdiloco.sim.actors import Actor, Site
+from zdiloco.sim.bodies import SyncerDisk
+from zdiloco.sim.world import World
 from zdiloco.units import NO_STAMP, MemberKey
 
 PROTOCOL_REFUSALS = ("epoch", "after", "seq")
@@ -81,13 +82,6 @@ class Lockstep(World):
             self.seen[f"remark: {action.message.remark}"] += 1
         super().do_syncer(site, action)
 
-    def finish_save(self, site: Site) -> None:
-        """What the stand-by does not acknowledge is not durable: it has taken over."""
-        if site is self.site:
-            super().finish_save(site)
-        else:
-            self.tell_syncer(site, m.SaveFailed(reason="the stand-by, which has taken over, does not acknowledge it"))
-
     def on_merge(self, site: Site, action: m.Merge) -> None:
         super().on_merge(site, action)
         model = self.models[id(site)][action.fragment]
@@ -144,13 +138,10 @@ class Lockstep(World):
             self.shadows[actor.key, fragment] = ModelLearner(actor.key, blank)
         return self.shadows[actor.key, fragment]
 
-    def step(self, actor: Actor) -> None:
-        work_before = set(actor.work_at)
-        if actor.alive:
-            for fragment in range(self.num_fragments):
-                self.shadow(actor, fragment).unmerged |= 1 << self.next_work
-        super().step(actor)
-        assert not actor.alive or len(actor.work_at) == len(work_before) + 1
+    def step(self, actor: Actor, seconds: float) -> None:
+        for fragment in range(self.num_fragments):
+            self.shadow(actor, fragment).unmerged |= 1 << self.next_work
+        super().step(actor, seconds)
 
     def tell(self, actor: Actor, event: Any) -> None:
         before = [set(duty.progress.kept) for duty in actor.machine.duties]
@@ -173,17 +164,12 @@ class Lockstep(World):
                 assert set(model.kept) == set(duty.progress.kept)
                 self.seen["freed as stable"] += len(before[fragment] - set(duty.progress.kept))
 
-    def kill(self, actor: Actor) -> None:
-        super().kill(actor)
+    def bury(self, actor: Actor, state: str) -> None:
+        super().bury(actor, state)
         for fragment in range(self.num_fragments):
-            self.bury(actor.key, fragment)
+            self.mourn(actor.key, fragment)
 
-    def reincarnate(self, actor: Actor) -> None:
-        for fragment in range(self.num_fragments):
-            self.bury(actor.key, fragment)
-        super().reincarnate(actor)
-
-    def bury(self, key: MemberKey, fragment: int) -> None:
+    def mourn(self, key: MemberKey, fragment: int) -> None:
         """What went down with a process, or was dropped by it."""
         model = self.shadows.pop((key, fragment), None)
         if model:
@@ -197,15 +183,8 @@ class Lockstep(World):
 
     def take_over(self, followers: list[Actor]) -> Site:
         """A successor starts from what the old one has made durable, while that lives on with the others."""
-        old = self.site
-        assert old is not None
-        disk = SyncerDisk(old.disk.run_id, old.disk.shares, list(old.disk.states))
-        self.site = None
-        new = self.start_syncer(disk)
-        for actor in followers:
-            actor.site = new
         self.seen["took over beside a living one"] += 1
-        return new
+        return super().take_over(followers)
 
     def follow(self, actor: Actor, new: Site) -> None:
         """One more learner reaches the new syncer; its last word to the old one fences that."""

@@ -6,7 +6,7 @@ told what reached whom, and says what must have come of it. Written for being ob
 
 from dataclasses import dataclass, field
 
-from tests.core.bodies import joined, without
+from zdiloco.sim.work import joined, without
 
 Key = tuple[str, int]
 

@@ -5,12 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.core.fleet import TOKENS, Actor, Link, World
 from tests.core.test_fleet import ROUND_TRIP_S, STEP_S, ages, fleet_of
 from zdiloco.core.membership import MemberState
 from zdiloco.core.messages import Pull
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
+from zdiloco.sim.actors import Actor
+from zdiloco.sim.bodies import NBYTES
+from zdiloco.sim.learner_side import TOKENS
+from zdiloco.sim.links import Link
+from zdiloco.sim.world import World
 
 
 def syncer_of(world: World) -> Any:
@@ -50,7 +54,7 @@ def test_after_a_death_is_known_no_round_waits_for_the_dead() -> None:
 def test_half_a_contribution_of_the_dead_costs_nothing() -> None:
     """A-3: killed in the middle of a push: what had come is discarded, its memory is free, the survivors go on."""
     world, survivors = fleet_of(2, 2)
-    victim = world.join("victim", link=Link(latency_s=ROUND_TRIP_S / 2, up_s=30.0))
+    victim = world.join("victim", link=Link(latency_s=ROUND_TRIP_S / 2, up_bytes_s=NBYTES / 30.0))
     syncer = syncer_of(world)
     world.run_until(lambda: bool(victim.sending), 20.0)
     steps = [actor.machine.step for actor in survivors]
@@ -176,8 +180,8 @@ def test_two_seconds_without_a_word_are_not_death() -> None:
 def test_a_very_small_period_is_kept_and_the_slow_take_part(sync_period: int) -> None:
     """C-47: rounds never come more often than the period says, however fast the link; one five times slower is in."""
     world = World(SyncParams(sync_period=sync_period), 1)
-    world.join("fast", link=Link(latency_s=0.0001, up_s=0.0001))
-    slow = world.join("slow", step_s=5 * STEP_S, link=Link(latency_s=0.0001, up_s=0.0001))
+    world.join("fast", link=Link(latency_s=0.0001, up_bytes_s=NBYTES / 0.0001))
+    slow = world.join("slow", step_s=5 * STEP_S, link=Link(latency_s=0.0001, up_bytes_s=NBYTES / 0.0001))
     world.run(60.0)
     gaps = world.gaps(STEP_S, after_s=5.0)
     assert min(gaps) >= sync_period - 1e-6
@@ -193,7 +197,7 @@ def test_a_tiny_rest_of_the_fleet_takes_no_outer_steps() -> None:
     for actor in actors[1:]:
         world.kill(actor)
     world.run(60.0)
-    tail = [merge for merge, _ in world.site.body.merges if len(merge.parts) < 4]
+    tail = [merge for merge in world.site.body.merges if len(merge.parts) < 4]
     assert tail == []  # below K nothing is merged at all, unless on_lost_quorum = "degrade"
     assert any("1 of 4" in desk.why or (desk.round and "1 of 4" in desk.round.why) for desk in syncer.desk)
 
@@ -208,14 +212,14 @@ def test_the_last_merges_of_a_rest_are_shorter_and_marked(min_quorum: int) -> No
     syncer = syncer_of(world)
     body = world.site.body
     world.run(15.0)
-    assert syncer.desk.fragments[0].turnout.usual.value > 4  # with K = 1 the others are often late
+    assert syncer.desk.fragments[0].turnout.usual.value > 3  # with K = 1 the others are often late
     world.run_until(lambda: any(desk.round and len(desk.intake.held) == 1 for desk in syncer.desk), 5.0)
     syncer.target_tokens = int(syncer.merged_tokens)  # now, while the first is in
     for actor in actors[1:]:
         world.kill(actor)
     before, thin = len(body.merges), status(syncer, world.now)["thin_rounds"]
     world.run_until(lambda: bool(world.stops), 120.0)
-    tail = [merge for merge, _ in body.merges[before:]]
+    tail = list(body.merges)[before:]
     assert tail
     for merge in tail:
         assert len(merge.parts) == len(merge.merged) < 4

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.core.bodies import body_of
-from tests.core.fleet import World
+from tests.core.samples import BODY
 from zdiloco.core import machine as m
 from zdiloco.core.bounds import MAX_COUNT
 from zdiloco.core.membership import MemberState
 from zdiloco.core.messages import Heartbeat, Hello, InitialOffer, LayoutOffer, Welcome
 from zdiloco.core.params import SyncParams
 from zdiloco.core.syncer import SyncerMachine
+from zdiloco.sim.world import World
 from zdiloco.units import MAX_FRAGMENTS, Epoch, MemberKey
 
 
@@ -18,7 +18,7 @@ def test_a_last_checkpoint_that_never_comes_ends_with_1() -> None:
     world.join("a")
     world.run(10.0)
     site = world.site
-    world.finish_save = lambda site: None  # a disk that hangs
+    world.finish_save = lambda *saved: None  # a disk that hangs
     world.tell_syncer(site, m.LeaveRequested(reason="asked"))
     world.run(14.9)
     assert site.alive
@@ -32,14 +32,14 @@ def test_a_last_checkpoint_that_comes_late_is_waited_for() -> None:
     world.join("a")
     world.run(10.0)
     site, finish = world.site, world.finish_save
-    world.finish_save = lambda site: world.at(4.0, lambda: finish(site))
+    world.finish_save = lambda *saved: world.at(4.0, lambda: finish(*saved))
     world.tell_syncer(site, m.LeaveRequested(reason="asked"))
     world.run(16.0)
     assert world.stops[-1] == "syncer: asked to leave; the state is saved"
 
 
 @pytest.mark.parametrize(
-    "message", [LayoutOffer(digest="layout", body=body_of("l")), InitialOffer(fragment=0, body=body_of("i"))]
+    "message", [LayoutOffer(digest="layout", body=BODY), InitialOffer(fragment=0, body=BODY)]
 )
 def test_a_body_of_a_former_donor_is_let_go(message: m.Fetchable) -> None:
     machine = SyncerMachine(SyncParams(), run_id="run", ident=1, now=0.0)
@@ -72,7 +72,7 @@ def test_as_many_fragments_as_a_run_may_have_fit_a_welcome() -> None:
     welcome = Welcome(epoch=Epoch(1, 1), run_id="run", order=1, layout_digest="layout", versions=versions, progress=0.0)
     assert len(welcome.versions) == MAX_FRAGMENTS
     with pytest.raises(ValueError, match=r"InitialOffer\.fragment is 512"):
-        InitialOffer(fragment=MAX_FRAGMENTS, body=body_of("i"))
+        InitialOffer(fragment=MAX_FRAGMENTS, body=BODY)
 
 
 def test_a_merge_that_comes_to_nothing_costs_its_contributions_and_nothing_else() -> None:

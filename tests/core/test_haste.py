@@ -2,10 +2,14 @@
 
 import pytest
 
-from tests.core.fleet import Actor, Link, World
 from tests.core.test_fleet import STEP_S
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
+from zdiloco.sim.actors import Actor
+from zdiloco.sim.bodies import NBYTES
+from zdiloco.sim.links import Link
+from zdiloco.sim.speeds import Speed
+from zdiloco.sim.world import World
 
 NEAR = 0.0001
 
@@ -13,7 +17,7 @@ NEAR = 0.0001
 def fleet_of(*step_s: float, up_s: float = NEAR, **params: object) -> tuple[World, list[Actor]]:
     """Learners near the syncer; only the last one sends at `up_s` a contribution."""
     world = World(SyncParams(**params), 1, target_tokens=0)
-    links = [Link(latency_s=NEAR, up_s=NEAR) for _ in step_s[1:]] + [Link(latency_s=NEAR, up_s=up_s)]
+    links = [Link(latency_s=NEAR, up_bytes_s=NBYTES / each) for each in [NEAR] * (len(step_s) - 1) + [up_s]]
     return world, [
         world.join(f"l{index}", step_s=each, link=link)
         for index, (each, link) in enumerate(zip(step_s, links, strict=True))
@@ -72,7 +76,7 @@ def test_it_is_shown_no_more_when_it_holds_no_more() -> None:
     world, (_, slow) = fleet_of(STEP_S, 5 * STEP_S, sync_period=4)
     world.run(60.0)
     assert behind(world)["l1"]
-    slow.step_s = STEP_S
+    slow.speed = Speed(STEP_S)
     world.run(120.0)
     assert behind(world)["l1"] == ""
     assert len(said(world)) == 1
@@ -81,8 +85,8 @@ def test_it_is_shown_no_more_when_it_holds_no_more() -> None:
 def test_at_the_end_it_is_said_of_whom_nothing_was_merged() -> None:
     """C-47: a target that the fast ones reach before the first contribution of a slow one."""
     world = World(SyncParams(sync_period=1), 1, target_tokens=2000)
-    world.join("fast", link=Link(latency_s=NEAR, up_s=NEAR))
-    world.join("slow", step_s=1.0, link=Link(latency_s=NEAR, up_s=60.0))
+    world.join("fast", link=Link(latency_s=NEAR, up_bytes_s=NBYTES / NEAR))
+    world.join("slow", step_s=1.0, link=Link(latency_s=NEAR, up_bytes_s=NBYTES / 60.0))
     world.run(60.0)
     assert any("nothing of slow was merged (the target was reached before" in note for note in world.notes)
     assert not any("nothing of fast" in note for note in world.notes)

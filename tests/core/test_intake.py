@@ -5,11 +5,12 @@ from math import nan
 
 import pytest
 
-from tests.core.fleet import Actor, World
 from zdiloco.core import machine as m
 from zdiloco.core.messages import Ack
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
+from zdiloco.sim.actors import Actor
+from zdiloco.sim.world import World
 
 MISBEHAVES_S = 8.0
 BEHAVES_S = 30.0

@@ -1,12 +1,12 @@
 """Whom a syncer waits for is said when it changes, and only then."""
 
-from tests.core.fleet import World
 from tests.core.samples import ANN, BOB
 from zdiloco.core.machine import Note, Received, Send, TimerDue
 from zdiloco.core.messages import Hello
 from zdiloco.core.params import SyncParams
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.core.waiting import Waiting
+from zdiloco.sim.world import World
 from zdiloco.units import MemberKey
 
 

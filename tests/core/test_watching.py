@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.core.bodies import SyncerDisk
-from tests.core.fleet import Actor, Site, World
 from zdiloco.core.machine import Boundary, LeaveRequested
 from zdiloco.core.membership import MemberState
 from zdiloco.core.messages import Goodbye, Heartbeat, Hello, Pull, Update
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
 from zdiloco.core.syncer import SyncerMachine
+from zdiloco.sim.actors import Actor, Site
+from zdiloco.sim.world import World
 from zdiloco.units import NO_EPOCH, MemberKey
 
 
@@ -124,7 +124,7 @@ def test_it_follows_a_syncer_that_goes_on_from_an_older_copy_and_never_fences_it
     world, watcher, said = fleet(num_fragments=2)
     learner = world.join("l0")
     world.run(5.0)
-    copied = SyncerDisk(*(getattr(world.sites[0].disk, name) for name in ("run_id", "shares", "states")))
+    copied = world.sites[0].disk.copy()
     for _ in range(2):
         assert world.site is not None
         disk = world.site.disk
@@ -188,13 +188,13 @@ def test_one_that_never_gets_the_last_values_holds_the_end_up_no_longer_than_it_
     world.join("l0")
     syncer = syncer_of(world)
     world.run_until(lambda: syncer.progress > 0.8, 60.0)
-    down = world.down
+    send_down = world.send_down
 
-    def deaf(site: Site, key: MemberKey, message: Any, road: str) -> None:
-        if key != watcher.key or not isinstance(message, Update):
-            down(site, key, message, road)
+    def deaf(site: Site, key: MemberKey, word: Any, nbytes: int, road: str) -> None:
+        if key != watcher.key or not isinstance(word, Update):
+            send_down(site, key, word, nbytes, road)
 
-    world.down = deaf  # type: ignore[method-assign]
+    world.send_down = deaf  # type: ignore[method-assign]
     if not heard:
         world.kill(watcher)
     world.run_until(lambda: syncer.farewell is not None, 60.0)

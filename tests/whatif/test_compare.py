@@ -8,12 +8,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.core.fleet import Link
-from tests.core.recorded import RecordedWorld
 from zdiloco import trace
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import ConfigError
 from zdiloco.lives import parts_of
+from zdiloco.sim.bodies import NBYTES
+from zdiloco.sim.links import Link
+from zdiloco.sim.recorded import RecordedWorld
 from zdiloco.whatif.answers import Answers
 from zdiloco.whatif.compare import AGAIN, RECORDED, Grid, Row, compare
 from zdiloco.whatif.replay import Replay
@@ -26,7 +27,7 @@ def told() -> list[trace.Line]:
     """Three unequal learners; one is slow to answer, one dies and comes back; the syncer decides by K = 2."""
     world = RecordedWorld(SETTINGS, 3)
     world.join("a", 0.04)
-    world.join("b", 0.067, Link(latency_s=0.02, up_s=0.15))
+    world.join("b", 0.067, Link(latency_s=0.02, up_bytes_s=NBYTES / 0.15))
     c = world.join("c", 0.117)
     world.run(7.0)
     world.kill(c)

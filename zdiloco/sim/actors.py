@@ -1,0 +1,79 @@
+"""The processes of a world: syncers with their disks, learners with their links, and what the dead have left."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zdiloco.core.learner import LearnerMachine
+from zdiloco.core.ledger import FragmentRow
+from zdiloco.core.syncer import SyncerMachine
+from zdiloco.sim.bodies import LearnerBody, SyncerBody, SyncerDisk
+from zdiloco.sim.depot import Depot
+from zdiloco.sim.links import Link
+from zdiloco.sim.speeds import Speed
+from zdiloco.units import MemberKey
+
+MOST_WAITING = 4_000
+"""Words and chunks that wait for a stopped process; beyond that they are lost, as at a full queue."""
+
+
+@dataclass(kw_only=True)
+class Process:
+    """A process; while it is `stopped` (SIGSTOP) everything that comes for it waits."""
+
+    depot: Depot
+    alive: bool = True
+    stopped: bool = False
+    due: float = math.inf
+    missed: bool = False
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+
+
+@dataclass(kw_only=True)
+class Site(Process):
+    """One syncer process. `why`: the reason that its machine gave last; `calls`: when it called (fragment, version)."""
+
+    number: int
+    machine: SyncerMachine
+    body: SyncerBody
+    disk: SyncerDisk
+    why: str = ""
+    calls: dict[tuple[int, int], float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Actor(Process):
+    """One learner process. `site`: the syncer that its messages reach, if it lives."""
+
+    key: MemberKey
+    machine: LearnerMachine
+    body: LearnerBody
+    link: Link
+    speed: Speed
+    site: Site | None
+    training: bool = False
+    step_waits: bool = False
+    offers: int = 0
+    steps: int = 0
+    work: int = 0
+    work_at: dict[int, float] = field(default_factory=dict)
+    sending: set[str] = field(default_factory=set)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one inner step, undisturbed."""
+        return self.speed.step_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fallen:
+    """An incarnation that has ended: its last record per fragment. `state`: 'dead', or 'left' in order."""
+
+    key: MemberKey
+    state: str
+    trained: int
+    work: int
+    rows: tuple[FragmentRow, ...]
+    held: tuple[int, ...]
+    """Per fragment the ids that went down with it: unmerged, or merged and kept until stable."""

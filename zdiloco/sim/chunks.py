@@ -1,0 +1,241 @@
+"""Bodies in chunks: through the production's outbox, inbox and credit, word for word and chunk for chunk.
+
+Rule: credits and good-byes go with the words, chunks with the bodies; both may be lost, and a chunk may come before
+the announcement of its body (then it waits in a small place). Whatever is repaired here is repaired by the production.
+"""
+
+from functools import partial
+from typing import Any
+
+from zdiloco.core import machine as m
+from zdiloco.core.messages import Body, Contribution, Handback, LayoutOffer, Update, Welcome
+from zdiloco.errors import PeerError
+from zdiloco.sim.actors import Actor, Process, Site
+from zdiloco.sim.agenda import Broken
+from zdiloco.sim.bodies import NBYTES
+from zdiloco.sim.freight import WholeFreight
+from zdiloco.sim.links import MOST_HELD, Passage
+from zdiloco.sim.work import Parcel
+from zdiloco.units import MemberKey
+from zdiloco.wire.assembly import Outcome
+from zdiloco.wire.bodies import decode_map
+from zdiloco.wire.flow import InboxParams
+from zdiloco.wire.inbox import Expected
+from zdiloco.wire.outbox import ChunkOut
+from zdiloco.wire.transfer import Chunk, Credit, Gone
+
+CHUNK_BYTES = 8_192
+CHUNKED = InboxParams(budget_bytes=2**28, window_bytes=2**15, stall_s=0.5, give_up_s=5.0)
+HEADER_BYTES = 64
+EARLY_MAX_CHUNKS = 64
+
+
+class ChunkedFreight(WholeFreight):
+    """Each body travels as in production."""
+
+    def put(self, process: Process, name: str, parcel: Parcel) -> Body:
+        """Offer a parcel; of a published state, say again what is offered."""
+        known = process.depot.bodies.get(name)
+        if known is None:
+            body = process.depot.outbox.add(name, parcel.data(), CHUNK_BYTES)
+            process.depot.hold(name, parcel, body)
+            return body
+        if isinstance(process, Actor):
+            raise Broken("names", f"{process.key.name} offers {name} twice")
+        return known
+
+    # ---- bodies that are wanted
+
+    def fetch(self, site: Site, key: MemberKey, message: m.Fetchable) -> None:
+        """The syncer grants credit for a body."""
+        if (key, message.body.transfer) not in site.depot.wanted:
+            self._expect(site, key, message, passive=False)
+
+    def receive(self, actor: Actor, update: Update, broadcast: bool) -> None:
+        """The learner takes in the body of an update, whose chunks are broadcast or to be asked for."""
+        self._expect(actor, m.SYNCER, update, passive=broadcast)
+
+    def _expect(self, process: Process, key: MemberKey, what: m.Fetchable | Update, passive: bool) -> None:
+        depot, place = process.depot, (key, what.body.transfer)
+        depot.wanted[place] = what
+        try:
+            answer = depot.inbox.expect(key, what.body, self.world.now, passive=passive)
+        except PeerError as error:
+            self._lost(process, place, str(error))
+            return
+        if answer is Expected.FULL:
+            self._lost(process, place, "no room")
+        elif answer is Expected.COMPLETE:
+            self._whole(process, place)
+        for chunk, payload in depot.early.pop(place, []):
+            self.on_chunk(process, key, chunk, payload)
+        self.pump(process)
+
+    def cancel(self, site: Site, key: MemberKey, name: str) -> None:
+        """The syncer needs it no more, complete or not."""
+        self._forget(site, (key, name))
+
+    def discard(self, actor: Actor, update: Update) -> None:
+        """The learner needs it no more."""
+        self._forget(actor, (m.SYNCER, update.body.transfer))
+
+    def welcomed(self, actor: Actor, welcome: Welcome) -> None:
+        """Another syncer has nothing of what the former was sent."""
+        if welcome.epoch != actor.machine.epoch:
+            actor.depot.outbox.forget_peer(m.SYNCER)
+
+    def reborn(self, actor: Actor) -> None:
+        """The learner dials anew: what was on its way to it is lost."""
+        actor.depot.inbox.cancel_peer(m.SYNCER)
+        actor.depot.wanted.clear()
+        actor.depot.early.clear()
+
+    def _forget(self, process: Process, place: tuple[MemberKey, str]) -> None:
+        process.depot.wanted.pop(place, None)
+        process.depot.early.pop(place, None)
+        if not process.depot.inbox.release(*place):
+            process.depot.inbox.cancel(*place)
+        self.pump(process)
+
+    def _lost(self, process: Process, place: tuple[MemberKey, str], reason: str) -> None:
+        what = process.depot.wanted.pop(place, None)
+        if isinstance(what, Update) and isinstance(process, Actor):
+            self.world.tell(process, m.UpdateLost(update=what))
+        elif what is not None and isinstance(process, Site) and not isinstance(what, Update):
+            self.world.tell_syncer(process, m.FetchLost(key=place[0], message=what, reason=reason))
+
+    def _whole(self, process: Process, place: tuple[MemberKey, str]) -> None:
+        inbox = process.depot.inbox
+        what, data = process.depot.wanted.pop(place, None), inbox.take(*place)
+        if not isinstance(what, Contribution):  # its bytes are held until the syncer frees them
+            inbox.release(*place)
+        if isinstance(what, Update) and isinstance(process, Actor):
+            self.world.update_here(process, what, Parcel.read(data, what.value_bytes))
+        elif what is not None and isinstance(process, Site) and not isinstance(what, Update):
+            self.world.fetched(process, place[0], what, _parcel_of(what, data))
+
+    # ---- chunks
+
+    def publish(self, site: Site, name: str) -> None:
+        """Broadcast a body, chunk by chunk, to all who listen to this syncer."""
+        for out in site.depot.outbox.broadcast(name):
+            header, nbytes = self.world.carry(out.header)
+            for actor in list(self.world.actors.values()):
+                if actor.site is site:
+                    self._down(actor, header, nbytes, out)
+
+    def _down(self, actor: Actor, header: Chunk, nbytes: int, out: ChunkOut) -> None:
+        world, road = self.world, actor.link.down
+        if actor.link.is_cut or road.passage is Passage.CUT or road.is_lost(world.rng):
+            return
+        if world.lose("chunk down", header):
+            return
+        what = partial(self._chunk_comes, actor, m.SYNCER, header, out.view)
+        if road.passage is Passage.OPEN:
+            world.at(actor.link.body_down(nbytes + out.view.nbytes, world.now, world.rng) - world.now, what)
+        elif len(road.held) < MOST_HELD:
+            road.held.append(what)
+
+    def _up(self, actor: Actor, site: Site | None, header: Chunk, nbytes: int, out: ChunkOut) -> None:
+        world, road = self.world, actor.link.up
+        if site is None or actor.link.is_cut or road.passage is Passage.CUT or road.is_lost(world.rng):
+            return
+        if world.lose("chunk up", header):
+            return
+        what = partial(self._chunk_comes, site, actor.key, header, out.view)
+        if road.passage is Passage.OPEN:
+            world.at(actor.link.body_up(nbytes + out.view.nbytes, world.now, world.rng) - world.now, what)
+        elif len(road.held) < MOST_HELD:
+            road.held.append(what)
+
+    def _chunk_comes(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> None:
+        self.world.into(process, partial(self._take_in, process, key, chunk, payload))
+
+    def _take_in(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> None:
+        self.on_chunk(process, key, chunk, payload)
+        self.pump(process)
+
+    def on_chunk(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> None:
+        """A chunk is here."""
+        depot, place = process.depot, (key, chunk.transfer)
+        outcome = depot.inbox.on_chunk(key, chunk, payload, self.world.now)
+        if outcome is Outcome.COMPLETE:
+            self._whole(process, place)
+        elif outcome is Outcome.UNKNOWN and isinstance(process, Actor):
+            depot.early.setdefault(place, []).append((chunk, payload))
+            while sum(len(chunks) for chunks in depot.early.values()) > EARLY_MAX_CHUNKS:
+                depot.early.popitem(last=False)
+
+    # ---- credit
+
+    def pump(self, process: Process) -> None:
+        """Say what is to be said of transfers, and look again when the inbox wants to."""
+        if not process.alive:
+            return
+        inbox, depot = process.depot.inbox, process.depot
+        turn = inbox.turn(self.world.now)
+        for peer, word in turn.to_send:
+            assert isinstance(peer, MemberKey)
+            self._say(process, peer, word)
+        for given_up in turn.given_up:
+            assert isinstance(given_up.peer, MemberKey)
+            self._lost(process, (given_up.peer, given_up.transfer), given_up.why)
+        due = inbox.deadline()
+        if due is not None and due < depot.due:
+            depot.due = due
+            self.world.at(due - self.world.now, partial(self._fire, process, due))
+
+    def _fire(self, process: Process, due: float) -> None:
+        if process.depot.due == due:
+            process.depot.due = float("inf")
+            if not process.stopped:
+                self.pump(process)
+
+    def _say(self, process: Process, key: MemberKey, message: Credit | Gone) -> None:
+        """A word about a transfer, to the other end of a learner's link."""
+        world = self.world
+        word, nbytes = world.carry(message)
+        if isinstance(process, Actor):
+            site = process.site
+            if site is not None and not world.lose("credit", word):
+                what = partial(self._hear, site, process.key, word)
+                world.send(process.link.up, nbytes, process.link.is_cut, what)
+            return
+        actor = world.actors.get(key)
+        if actor is not None and actor.site is process and not world.lose("credit", word):
+            world.send(actor.link.down, nbytes, actor.link.is_cut, partial(self._hear, actor, m.SYNCER, word))
+
+    def _hear(self, process: Process, key: MemberKey, word: Any) -> None:
+        self.world.into(process, partial(self.on_word, process, key, word))
+
+    def on_word(self, process: Process, key: MemberKey, word: Credit | Gone) -> None:
+        """A credit asks for chunks; a good-bye ends a transfer."""
+        if isinstance(word, Gone):
+            if not word.by_sender:
+                process.depot.outbox.on_gone(key, word)
+            elif process.depot.inbox.on_gone(key, word):
+                self._lost(process, (key, word.transfer), word.reason)
+            return
+        answer = process.depot.outbox.on_credit(key, word)
+        if isinstance(answer, Gone):
+            self._say(process, key, answer)
+            return
+        actor = process if isinstance(process, Actor) else self.world.actors.get(key)
+        for out in answer if actor is not None else ():
+            header, nbytes = self.world.carry(out.header)
+            if isinstance(process, Actor):
+                self._up(process, process.site, header, nbytes, out)
+            elif actor is not None and actor.site is process:
+                self._down(actor, header, nbytes, out)
+        offered = process.depot.bodies.get(word.transfer)
+        once = isinstance(process, Actor) and not word.transfer.startswith("c/")
+        if once and offered is not None and word.received >= offered.nbytes:
+            process.depot.drop(word.transfer)
+
+
+def _parcel_of(message: m.Fetchable, data: memoryview) -> Parcel:
+    """What a body says that has come to a syncer."""
+    if isinstance(message, LayoutOffer):
+        decode_map(data, 2**20)
+        return Parcel(0, 0)
+    return Parcel.read(data, message.value_bytes if isinstance(message, Handback) else NBYTES)

@@ -1,0 +1,108 @@
+"""Links in virtual time: latency, jitter, bandwidth, loss, and roads that are cut or hold back what they carry.
+
+Rule: each way of a link is one serial road of bytes for bodies; words go beside them on a connection of their own
+(their bytes are counted), and nothing overtakes another on the same connection. A region shares one trunk.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+MOST_HELD = 1_000
+"""Words and chunks that a road holds back; beyond that they are lost, as at a full queue."""
+
+
+class Passage(StrEnum):
+    """What becomes of what goes by a road."""
+
+    OPEN = "open"
+    """It arrives, unless chance has it lost."""
+    CUT = "cut"
+    """It is lost."""
+    HELD = "held"
+    """It arrives when the road is open again, all at once: half-open, the sender notices nothing."""
+
+
+@dataclass(slots=True)
+class Trunk:
+    """The uplink that a region shares, both ways; where it is `cut`, nobody of the region reaches anybody."""
+
+    name: str
+    up_bytes_s: float = math.inf
+    down_bytes_s: float = math.inf
+    up_free: float = 0.0
+    down_free: float = 0.0
+    cut: bool = False
+
+
+@dataclass(slots=True)
+class Road:
+    """One way of a link. `loss`: share of words and chunks that are lost; `nbytes`: of all that was sent."""
+
+    latency_s: float
+    jitter_s: float
+    bytes_s: float
+    loss: float = 0.0
+    passage: Passage = Passage.OPEN
+    slow: float = 1.0
+    free_at: float = 0.0
+    words_at: float = 0.0
+    bodies_at: float = 0.0
+    nbytes: int = 0
+    held: list[Callable[[], None]] = field(default_factory=list)
+
+    def lags(self, rng: random.Random) -> float:
+        """Seconds from one end to the other, this time."""
+        return self.latency_s * self.slow + (rng.random() * self.jitter_s * self.slow if self.jitter_s else 0.0)
+
+    def word(self, nbytes: int, now: float, rng: random.Random) -> float:
+        """A word goes out now: when it arrives."""
+        self.nbytes += nbytes
+        self.words_at = max(self.words_at, now + self.lags(rng) + nbytes * self.slow / self.bytes_s)
+        return self.words_at
+
+    def body(self, nbytes: int, now: float, rng: random.Random) -> float:
+        """Bytes of a body go out now, behind those that are still going: when the last one arrives."""
+        self.nbytes += nbytes
+        self.free_at = max(self.free_at, now) + nbytes * self.slow / self.bytes_s
+        self.bodies_at = max(self.bodies_at, self.free_at + self.lags(rng))
+        return self.bodies_at
+
+    def is_lost(self, rng: random.Random) -> bool:
+        """Whether chance has it lost, this time."""
+        return self.loss > 0 and rng.random() < self.loss
+
+
+class Link:
+    """One learner's two roads to the syncer; one-way latency and jitter in seconds, bandwidth in bytes per second."""
+
+    def __init__(
+        self, latency_s: float = 0.001, jitter_s: float = 0.0, *, up_bytes_s: float = 2e7, down_bytes_s: float = 2e7,
+        loss: float = 0.0, trunk: Trunk | None = None,
+    ) -> None:  # fmt: skip
+        self.up = Road(latency_s, jitter_s, up_bytes_s, loss)
+        self.down = Road(latency_s, jitter_s, down_bytes_s, loss)
+        self.trunk = trunk
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the region's trunk is cut."""
+        return self.trunk is not None and self.trunk.cut
+
+    def body_up(self, nbytes: int, now: float, rng: random.Random) -> float:
+        """Bytes go up: when the last one arrives, with the region's trunk on the way."""
+        at, trunk = self.up.body(nbytes, now, rng), self.trunk
+        if trunk is not None:
+            trunk.up_free = max(trunk.up_free, now) + nbytes / trunk.up_bytes_s
+            at = max(at, trunk.up_free + self.up.latency_s)
+        return at
+
+    def body_down(self, nbytes: int, now: float, rng: random.Random) -> float:
+        """The same, down."""
+        at, trunk = self.down.body(nbytes, now, rng), self.trunk
+        if trunk is not None:
+            trunk.down_free = max(trunk.down_free, now) + nbytes / trunk.down_bytes_s
+            at = max(at, trunk.down_free + self.down.latency_s)
+        return at

@@ -1,0 +1,189 @@
+"""The syncers of a world: what their machines ask for is done here, in virtual time."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from zdiloco.core import machine as m
+from zdiloco.core.messages import Call, Contribution, Message, Update
+from zdiloco.core.params import SyncParams
+from zdiloco.core.syncer import SyncerMachine
+from zdiloco.sim.actors import Actor, Site
+from zdiloco.sim.bodies import SyncerBody, SyncerDisk
+from zdiloco.sim.depot import Depot
+from zdiloco.sim.freight import WholeFreight
+from zdiloco.sim.stage import MOST_PUBLISHED, Stage
+from zdiloco.sim.work import Parcel, ids_of
+from zdiloco.units import MemberKey
+from zdiloco.wire.flow import InboxParams
+
+MERGE_S = 0.002
+
+
+class SyncerSide(Stage):
+    """One or more syncer processes; `site` is the one that a newcomer reaches."""
+
+    freight: WholeFreight
+    inbox_params: InboxParams
+
+    def __init__(self, params: SyncParams, num_fragments: int, seed: int, exact: bool, syncer: dict[str, Any]) -> None:
+        super().__init__(params, num_fragments, seed, exact)
+        self.syncer_args = {"run_id": "run", **syncer}
+
+    def start_syncer(self, disk: SyncerDisk) -> Site:
+        """Start a syncer process on this disk; everybody without a living syncer, and every newcomer, reaches it."""
+        ident = self.rng.getrandbits(60) + 1
+        machine = SyncerMachine(self.params, ident=ident, now=self.now, known=disk.known(), **self.syncer_args)
+        depot = Depot(self.inbox_params)
+        body = SyncerBody(disk, self.num_fragments, machine.run_id, lambda name, what: self.publish(site, name, what))
+        site = Site(number=len(self.sites), machine=machine, body=body, disk=disk, depot=depot)
+        self.site = site
+        for actor in self.actors.values():
+            if actor.site is None or not actor.site.alive:
+                actor.site = site
+        self.sites.append(site)
+        self.record("joined" if site.number == 0 else "returned", "syncer", number=site.number)
+        self.syncer_timer(site)
+        return site
+
+    def publish(self, site: Site, name: str, parcel: Parcel) -> Any:
+        """Offer a parcel of a syncer; whole bodies are found by their names wherever they go."""
+        self.published[name] = parcel
+        if not self.exact and len(self.published) > MOST_PUBLISHED * self.num_fragments:
+            del self.published[next(iter(self.published))]
+        return self.freight.put(site, name, parcel)
+
+    def kill_syncer(self, site: Site) -> None:
+        """SIGKILL: nothing of the process is left but its disk."""
+        if not site.alive:
+            return
+        site.alive = False
+        site.waiting.clear()
+        if self.site is site:
+            self.site = None
+        self.record("killed", "syncer", number=site.number)
+
+    def syncer_timer(self, site: Site) -> None:
+        """Keep the timer at the machine's deadline."""
+        self.arm(site, site.machine.deadline(), partial(self.tell_syncer, site, m.TimerDue()))
+
+    def tell_syncer(self, site: Site | None, event: Any) -> None:
+        """A syncer's machine is told an event, unless it is dead; a stopped one hears it later."""
+        if site is None or not site.alive:
+            return
+        if site.stopped:
+            self.into(site, partial(self.tell_syncer, site, event))
+            return
+        actions = site.machine.handle(event, self.now)
+        self.look(site, event, actions)
+        if self.record_events:
+            self.record_event("syncer", event, actions)
+        for action in actions:
+            self.do_syncer(site, action)
+        self.syncer_timer(site)
+        if self.on_event is not None:
+            self.on_event()
+
+    def look(self, site: Site, event: m.SyncerEvent, actions: Sequence[m.SyncerAction]) -> None:
+        """Who keeps a trace of the syncers looks on here."""
+
+    def do_syncer(self, site: Site, action: Any) -> None:
+        """Carry one action of a syncer out."""
+        if isinstance(action, m.Send):
+            self.down(site, action.key, action.message, "direct")
+        elif isinstance(action, m.Broadcast):
+            self.broadcast(site, action.message)
+        elif isinstance(action, m.Publish):
+            self.broadcast(site, action.update)
+            self.freight.publish(site, action.update.body.transfer)
+        elif isinstance(action, m.Serve):
+            self.down(site, action.key, site.body.update(action.fragment), "direct")
+        elif isinstance(action, m.Fetch):
+            self.freight.fetch(site, action.key, action.message)
+        elif isinstance(action, m.Save):
+            self.save(site, action)
+        elif isinstance(action, m.Note):
+            site.why = action.why
+            self.note("syncer", action.what, action.why)
+        elif isinstance(action, m.Stop):
+            self.stops.append(f"syncer: {action.reason}")
+            self.record("stop", "syncer", number=site.number, code=action.exit_code, why=action.reason)
+            self.kill_syncer(site)
+        else:
+            self.work_syncer(site, action)
+
+    def save(self, site: Site, action: m.Save) -> None:
+        """A checkpoint of the values as they are now is durable a little later."""
+        states = list(site.body.states)
+        self.later(site, self.save_s, lambda: self.finish_save(site, states, action.replaced))
+
+    def finish_save(self, site: Site, states: list[Any], replaced: tuple[MemberKey, ...]) -> None:
+        """It is durable now; unless another syncer has taken over, which as a stand-by does not acknowledge it."""
+        if site is self.site:
+            self.tell_syncer(site, site.body.save(states, replaced))
+        else:
+            self.tell_syncer(site, m.SaveFailed(reason="the stand-by has taken over and does not acknowledge it"))
+
+    def work_syncer(self, site: Site, action: Any) -> None:
+        """Carry out what is done with values."""
+        if isinstance(action, m.Merge):
+            self.on_merge(site, action)
+        for event in site.body.do(action):
+            self.later(site, MERGE_S, partial(self.tell_syncer, site, event))
+        if isinstance(action, m.Free):
+            self.freight.cancel(site, action.id.key, f"c/{action.id.fragment}/{action.id.seq}")
+        elif isinstance(action, m.CancelFetch):
+            self.freight.cancel(site, action.key, action.message.body.transfer)
+        elif self.exact and isinstance(action, m.Merge | m.Restamp | m.TakeHandback | m.TakeInitial):
+            for fragment, state in enumerate(site.body.states):
+                self.history[fragment, state.stamp] = state
+
+    def on_merge(self, site: Site, action: m.Merge) -> None:
+        """A round closes: note whose work goes into which version."""
+        if self.exact:
+            for part in action.parts:
+                for work in ids_of(site.body.payloads[part.id]):
+                    self.merged_at[action.fragment, work] = self.now
+        if self.on_record is not None:
+            merged = [[row.name, row.seq, row.steps, row.tokens] for row in action.merged]
+            version = action.stamp.version
+            self.record("merge", "syncer", fragment=action.fragment, version=version, why=site.why, merged=merged)
+
+    def broadcast(self, site: Site, message: Message) -> None:
+        """To everybody who listens: encoded once, as PUB does."""
+        if isinstance(message, Call):
+            self.calls.append((self.now, message.fragment, message.version))
+            site.calls[message.fragment, message.version] = self.now
+            site.calls.pop((message.fragment, message.version - 16), None)
+            self.record("call", "syncer", fragment=message.fragment, version=message.version, why=site.why)
+        word, nbytes = self.carry(message)
+        for key in list(self.actors):
+            self.send_down(site, key, word, nbytes, "broadcast")
+
+    def down(self, site: Site, key: MemberKey, message: Message, road: str) -> None:
+        """To one learner."""
+        word, nbytes = self.carry(message)
+        self.send_down(site, key, word, nbytes, road)
+
+    def send_down(self, site: Site, key: MemberKey, word: Any, nbytes: int, road: str) -> None:
+        """A word goes down the link of a learner that listens to this syncer."""
+        actor = self.actors.get(key)
+        if actor is None or actor.site is not site or self.lose(road, word):
+            return
+        event = m.Received(key=m.SYNCER, message=word)
+        self.send(actor.link.down, nbytes, actor.link.is_cut, partial(self.tell, actor, event))
+
+    def fetched(self, site: Site, key: MemberKey, message: m.Fetchable, parcel: Parcel) -> None:
+        """All bytes of a body are here."""
+        if isinstance(message, Contribution) and self.on_record is not None:
+            called = site.calls.get((message.fragment, message.version), self.now)
+            self.record(
+                "arrived", "syncer", learner=key.name, fragment=message.fragment, version=message.version,
+                seq=message.seq, after=message.after, steps=message.steps, tokens=message.tokens,
+                answer_s=round(self.now - called, 6),
+            )  # fmt: skip
+        self.tell_syncer(site, site.body.take(key, message, parcel))
+
+    def update_here(self, actor: Actor, update: Update, parcel: Parcel) -> None:
+        """The body of an update has come to a learner."""
+        raise NotImplementedError
