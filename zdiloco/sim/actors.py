@@ -44,7 +44,9 @@ class Site(Process):
 
 @dataclass(kw_only=True)
 class Actor(Process):
-    """One learner process. `site`: the syncer that its messages reach, if it lives."""
+    """One learner process. `site`: the syncer that its messages reach, if it lives; `work`, `own`: steps of this
+    incarnation, and their ids.
+    """
 
     key: MemberKey
     machine: LearnerMachine
@@ -57,6 +59,7 @@ class Actor(Process):
     offers: int = 0
     steps: int = 0
     work: int = 0
+    own: int = 0
     work_at: dict[int, float] = field(default_factory=dict)
     sending: set[str] = field(default_factory=set)
 
@@ -72,8 +75,8 @@ class Fallen:
 
     key: MemberKey
     state: str
-    trained: int
     work: int
     rows: tuple[FragmentRow, ...]
+    own: int
     held: tuple[int, ...]
-    """Per fragment the ids that went down with it: unmerged, or merged and kept until stable."""
+    """Per fragment the ids that it dropped, or that went down with it: unmerged, or merged and kept until stable."""

@@ -165,6 +165,7 @@ class LearnerBody:
         self.updates: dict[tuple[int, Stamp, bool], State] = {}
         self.prepared: dict[int, tuple[m.Prepare, int, int, State]] = {}
         self.adopted: dict[int, State] = {}
+        self.dropped = [0] * num_fragments
 
     def train(self, work: int) -> None:
         """One more step is in the values of every fragment."""
@@ -191,6 +192,7 @@ class LearnerBody:
         if isinstance(action, m.Adopt):
             self._adopt(action)
         elif isinstance(action, m.Drop):
+            self.dropped[action.fragment] |= self.progress(action.fragment)
             self.values[action.fragment] = self.reference[action.fragment]
         elif isinstance(action, m.Forget):
             for seq in action.seqs:
@@ -216,6 +218,8 @@ class LearnerBody:
             raise Broken("stamps fall", f"fragment {action.fragment} adopts {action.stamp} (prepared {state.stamp})")
         u = without(self.progress(action.fragment), subtract, "subtracts work that is not there")
         u = joined(u, restore, "takes back what it holds")
+        if prepare.reset:
+            self.dropped[action.fragment] |= u
         self.values[action.fragment] = state.value if prepare.reset else joined(state.value, u, "merged and held")
         self.reference[action.fragment] = state.value
         self.adopted[action.fragment] = state

@@ -43,6 +43,8 @@ class LearnerSide(SyncerSide):
             depot=Depot(self.inbox_params),
         )  # fmt: skip
         self.actors[key] = actor
+        if self.exact:
+            self.everybody.append(actor)
         self.record("joined", name, incarnation=f"{key.incarnation:x}", step_s=actor.step_s)
         self.tell(actor, m.Started())
         return actor
@@ -63,13 +65,13 @@ class LearnerSide(SyncerSide):
         rows = tuple(row_of(duty.progress) for duty in machine.duties)
         held = []
         for duty in machine.duties if self.exact else ():
-            ids = body.progress(duty.index)
+            ids = body.progress(duty.index) | body.dropped[duty.index]
             for seq in duty.progress.kept:
                 ids |= body.encoded.get((duty.index, seq), 0)
             held.append(ids)
         self.fallen.append(
             Fallen(
-                key=actor.key, state=state, trained=machine.trained_tokens, work=actor.work, rows=rows, held=tuple(held)
+                key=actor.key, state=state, work=actor.work, own=actor.own, rows=rows, held=tuple(held)
             )
         )
 
@@ -93,7 +95,7 @@ class LearnerSide(SyncerSide):
             self.do_learner(actor, action)
         self.learner_timer(actor)
         if self.on_event is not None:
-            self.on_event()
+            self.on_event(actor)
 
     def do_learner(self, actor: Actor, action: Any) -> None:
         """Carry one action of a learner out."""
@@ -181,10 +183,10 @@ class LearnerSide(SyncerSide):
         actor.key = MemberKey(actor.key.name, self.rng.getrandbits(60) + 1)
         self.actors[actor.key] = actor
         actor.body.adopted.clear()
-        actor.work = 0
+        actor.work = actor.own = 0
         self.freight.reborn(actor)
         self.record("reborn", actor.key.name, incarnation=f"{actor.key.incarnation:x}")
-        self.later(actor, 0.001, lambda: self.tell(actor, m.Reborn(incarnation=actor.key.incarnation)))
+        self.tell(actor, m.Reborn(incarnation=actor.key.incarnation))
 
     def update_here(self, actor: Actor, update: Update, parcel: Parcel) -> None:
         """All bytes of an update are here."""
@@ -217,6 +219,7 @@ class LearnerSide(SyncerSide):
         actor.work += 1
         if self.exact:
             actor.work_at[work] = self.now
+            actor.own |= 1 << work
             actor.body.train(work)
         if self.record_steps:
             self.record("step", actor.key.name, tokens=TOKENS, seconds=round(seconds, 6))

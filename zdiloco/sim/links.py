@@ -39,14 +39,18 @@ class Trunk:
 
 @dataclass(slots=True)
 class Road:
-    """One way of a link. `loss`: share of words and chunks that are lost; `nbytes`: of all that was sent."""
+    """One way of a link. `loss`: share of words and chunks that are lost (`extra_loss`: by a fault); `nbytes`: of all
+    that was sent; `deaf_to`: the next word of this kind is lost.
+    """
 
     latency_s: float
     jitter_s: float
     bytes_s: float
     loss: float = 0.0
     passage: Passage = Passage.OPEN
+    extra_loss: float = 0.0
     slow: float = 1.0
+    deaf_to: type | None = None
     free_at: float = 0.0
     words_at: float = 0.0
     bodies_at: float = 0.0
@@ -72,7 +76,15 @@ class Road:
 
     def is_lost(self, rng: random.Random) -> bool:
         """Whether chance has it lost, this time."""
-        return self.loss > 0 and rng.random() < self.loss
+        loss = self.loss + self.extra_loss
+        return loss > 0 and rng.random() < loss
+
+    def is_missed(self, word: object) -> bool:
+        """Whether this is the one word that is to be lost."""
+        if self.deaf_to is None or type(word) is not self.deaf_to:
+            return False
+        self.deaf_to = None
+        return True
 
 
 class Link:

@@ -6,6 +6,7 @@ through `into`, so that a dead one hears nothing and a stopped one hears it late
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ class Stage(Agenda):
         self.params, self.num_fragments, self.exact = params, num_fragments, exact
         self.seed, self.rng = seed, random.Random(seed)
         self.actors: dict[MemberKey, Actor] = {}
+        self.everybody: list[Actor] = []
         self.fallen: list[Fallen] = []
         self.sites: list[Site] = []
         self.site: Site | None = None
@@ -46,8 +48,9 @@ class Stage(Agenda):
         self.merged_at: dict[tuple[int, int], float] = {}
         self.notes: list[str] = []
         self.stops: list[str] = []
+        self.seen: Counter[str] = Counter()
         self.on_record: Callable[[Record], None] | None = None
-        self.on_event: Callable[[], None] | None = None
+        self.on_event: Callable[[Process], None] | None = None
         self.record_steps = self.record_events = False
         self.save_s = 0.01
 

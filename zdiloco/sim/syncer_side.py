@@ -82,7 +82,7 @@ class SyncerSide(Stage):
             self.do_syncer(site, action)
         self.syncer_timer(site)
         if self.on_event is not None:
-            self.on_event()
+            self.on_event(site)
 
     def look(self, site: Site, event: m.SyncerEvent, actions: Sequence[m.SyncerAction]) -> None:
         """Who keeps a trace of the syncers looks on here."""
@@ -104,6 +104,7 @@ class SyncerSide(Stage):
             self.save(site, action)
         elif isinstance(action, m.Note):
             site.why = action.why
+            self.seen["fenced"] += action.what == "fenced"
             self.note("syncer", action.what, action.why)
         elif isinstance(action, m.Stop):
             self.stops.append(f"syncer: {action.reason}")
@@ -168,7 +169,7 @@ class SyncerSide(Stage):
     def send_down(self, site: Site, key: MemberKey, word: Any, nbytes: int, road: str) -> None:
         """A word goes down the link of a learner that listens to this syncer."""
         actor = self.actors.get(key)
-        if actor is None or actor.site is not site or self.lose(road, word):
+        if actor is None or actor.site is not site or self.lose(road, word) or actor.link.down.is_missed(word):
             return
         event = m.Received(key=m.SYNCER, message=word)
         self.send(actor.link.down, nbytes, actor.link.is_cut, partial(self.tell, actor, event))

@@ -1,0 +1,370 @@
+"""What can go wrong in a world: every fault by its name, done to a world and undone.
+
+Rule: a fault that meets nobody (its process is dead, or another syncer has taken over) does nothing. What chance it
+needs comes from its own seed, so that one fault that is left out of a story changes nothing else in it.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from math import nan
+from typing import TYPE_CHECKING, ClassVar
+
+from zdiloco.core import machine as m
+from zdiloco.core.messages import Call, Contribution, Heartbeat
+from zdiloco.core.start import SyncerPhase
+from zdiloco.sim.actors import Actor, Site
+from zdiloco.sim.bodies import SyncerDisk
+from zdiloco.sim.links import Link, Passage
+from zdiloco.sim.world import World
+from zdiloco.units import ContributionId
+
+if TYPE_CHECKING:
+    from zdiloco.sim.scenario import Fault
+
+
+class FaultName(StrEnum):
+    """Every fault that a story may name; `for_s` is how long it lasts (0: for ever)."""
+
+    KILL = "kill"
+    """SIGKILL of a learner; it returns as a new incarnation."""
+    STOP = "stop"
+    """SIGSTOP of a learner, then SIGCONT."""
+    SLOW = "slow"
+    """A learner's steps take four times as long."""
+    LEAVE = "leave"
+    """A learner takes leave in order; it returns."""
+    TWIN = "twin"
+    """A second process of the same name starts."""
+    POISON = "poison"
+    """What a learner has under way holds NaN, or is far too large, too large, or zero."""
+    GIVE_UP = "give_up"
+    """A learner's side breaks off what it sends."""
+    REPEAT = "repeat"
+    """An offer arrives a second time much later, perhaps spoilt."""
+    CUT_OFF = "cut_off"
+    """A learner's link is cut, both ways."""
+    CUT_UP = "cut_up"
+    """What a learner says is lost; it hears everything."""
+    CUT_DOWN = "cut_down"
+    """A learner hears nothing; what it says arrives."""
+    HALF_OPEN = "half_open"
+    """What a learner says is held back and arrives later, all at once; it hears nothing."""
+    LOSSY = "lossy"
+    """A third of all that a learner says and hears is lost."""
+    SLOW_LINK = "slow_link"
+    """A learner's link has a tenth of its bandwidth, and ten times its latency."""
+    LOST_CALL = "lost_call"
+    """The next call does not reach a learner."""
+    CUT_REGION = "cut_region"
+    """The uplink of a region is cut."""
+    HALF_GONE = "half_gone"
+    """Half of the learners are killed at once, and the uplink of their region with them."""
+    CRASH = "crash"
+    """SIGKILL of the syncer; it starts again from its disk."""
+    UNREACHABLE = "unreachable"
+    """The syncer crashes, and when it starts again a part of the fleet cannot be reached."""
+    SYNCER_STOP = "syncer_stop"
+    """SIGSTOP of the syncer, then SIGCONT."""
+    DISK_FULL = "disk_full"
+    """The syncer's disk is full."""
+    TAKE_OVER = "take_over"
+    """A successor starts beside the living syncer; the fleet follows one by one."""
+
+
+OF_SYNCER = frozenset({
+    FaultName.CRASH, FaultName.UNREACHABLE, FaultName.SYNCER_STOP, FaultName.DISK_FULL, FaultName.TAKE_OVER,
+    FaultName.HALF_GONE,
+})  # fmt: skip
+"""Faults that name no learner."""
+SLOWER = 4.0
+REACHED_AGAIN_S = 3.0
+"""So long after a syncer has started again all can reach it."""
+
+
+class Faults:
+    """Does faults to a world. `rejoin` starts a learner of this name again; `done` counts them."""
+
+    def __init__(self, world: World, seed: int, rejoin: Callable[[str], None]) -> None:
+        self.world, self.seed, self.rejoin = world, seed, rejoin
+        self.done: Counter[str] = Counter()
+        self.over = False
+
+    def do(self, fault: "Fault") -> None:
+        """Do one fault now."""
+        if self.over:
+            return
+        rng = random.Random(f"{self.seed}/{fault.at_s}/{fault.name}/{fault.who}")
+        if self._DEEDS[fault.name](self, fault, rng):
+            self.done[fault.name] += 1
+            self.world.record("fault", fault.who or "syncer", name=str(fault.name), for_s=fault.for_s)
+
+    def heal(self) -> None:
+        """Everything is well from now on: links open, processes running, one syncer that all reach."""
+        world, self.over = self.world, True
+        for trunk in world.trunks.values():
+            trunk.cut = False
+        for actor in list(world.actors.values()):
+            self._open(actor.link)
+            self._clean(actor.link)
+            actor.speed.slow = 1.0
+        for site in world.sites:
+            site.disk.full = False
+            if site is not world.site:
+                world.kill_syncer(site)
+        if world.site is None:
+            disks = [site.disk for site in world.sites]
+            world.start_syncer(max(disks, key=lambda disk: max((s.stamp for s in disk.states), default=())))
+        for process in [*world.actors.values(), *world.sites]:
+            if process.stopped and process.alive:
+                world.resume(process)
+        for actor in world.actors.values():
+            actor.site = world.site
+
+    # ---- who and what
+
+    def _actor(self, name: str) -> Actor | None:
+        return next((actor for actor in self.world.actors.values() if actor.key.name == name), None)
+
+    def _after(self, fault: "Fault", what: Callable[[], None]) -> None:
+        """Undo something when the fault is over; healing has done so already."""
+        if fault.for_s:
+            self.world.at(fault.for_s, lambda: None if self.over else what())
+
+    def _open(self, link: Link) -> None:
+        self.world.open_road(link.up)
+        self.world.open_road(link.down)
+
+    def _clean(self, link: Link) -> None:
+        link.up.extra_loss = link.down.extra_loss = 0.0
+        link.up.slow = link.down.slow = 1.0
+
+    # ---- learners
+
+    def _kill(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None:
+            return False
+        self.world.kill(actor)
+        if self.world.site is None:
+            self.done["kill while no syncer was there"] += 1
+        if fault.for_s:
+            self.world.at(fault.for_s, lambda: self._return(fault.who))
+        return True
+
+    def _return(self, name: str) -> None:
+        """A learner of this name starts, unless there is one."""
+        if self._actor(name) is None:
+            self.rejoin(name)
+
+    def _stop(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None or actor.stopped:
+            return False
+        self.world.stop(actor)
+        self._after(fault, lambda: self.world.resume(actor))
+        return True
+
+    def _slow(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None:
+            return False
+        actor.speed.slow = SLOWER
+        self._after(fault, lambda: setattr(actor.speed, "slow", 1.0))
+        return True
+
+    def _leave(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None or actor.stopped:
+            return False
+        self.world.tell(actor, m.LeaveRequested(reason="asked to"))
+        if fault.for_s:
+            self.world.at(fault.for_s, lambda: self._return(fault.who))
+        return True
+
+    def _twin(self, fault: "Fault", rng: random.Random) -> bool:
+        if self._actor(fault.who) is None:
+            return False
+        self.rejoin(fault.who)
+        return True
+
+    def _poison(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None or actor.site is None:
+            return False
+        norm, under_way = rng.choice([nan, 1e9, 100.0, 0.0]), [duty for duty in actor.machine.duties if duty.way]
+        for duty in under_way:
+            actor.site.body.norms[ContributionId(*actor.key, duty.index, duty.way)] = norm
+        return bool(under_way)
+
+    def _give_up(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        under_way = [duty for duty in actor.machine.duties if duty.way] if actor else []
+        for duty in under_way:
+            assert actor is not None
+            lost = m.ContributionLost(fragment=duty.index, seq=duty.way, reason="the link broke")
+            self.world.tell(actor, lost)
+        return bool(under_way)
+
+    def _repeat(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        offers = [duty.offer for duty in actor.machine.duties if duty.offer] if actor else []
+        if not offers or actor is None:
+            return False
+        event = m.Received(key=actor.key, message=_spoilt(rng.choice(offers), rng))
+        self.world.at(max(fault.for_s, 0.1), lambda: self.world.tell_syncer(self.world.site, event))
+        return True
+
+    # ---- links
+
+    def _cut(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None:
+            return False
+        link, name = actor.link, fault.name
+        if name is FaultName.HALF_OPEN:
+            link.up.passage, link.down.passage = Passage.HELD, Passage.CUT
+        for road, ways in ((link.up, (FaultName.CUT_OFF, FaultName.CUT_UP)), (link.down, _DOWN)):
+            if name in ways:
+                road.passage = Passage.CUT
+        self._after(fault, lambda: self._open(link))
+        return True
+
+    def _lossy(self, fault: "Fault", rng: random.Random) -> bool:
+        return self._spoil(fault, "extra_loss", 0.3)
+
+    def _slow_link(self, fault: "Fault", rng: random.Random) -> bool:
+        return self._spoil(fault, "slow", 10.0)
+
+    def _spoil(self, fault: "Fault", what: str, value: float) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None:
+            return False
+        for road in (actor.link.up, actor.link.down):
+            setattr(road, what, value)
+        self._after(fault, lambda: self._clean(actor.link))
+        return True
+
+    def _lost_call(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None:
+            return False
+        actor.link.down.deaf_to = Call
+        return True
+
+    def _cut_region(self, fault: "Fault", rng: random.Random) -> bool:
+        trunk = self.world.trunks.get(fault.who)
+        if trunk is None or trunk.cut:
+            return False
+        trunk.cut = True
+        self._after(fault, lambda: setattr(trunk, "cut", False))
+        return True
+
+    def _half_gone(self, fault: "Fault", rng: random.Random) -> bool:
+        """The region that `who` names, or else every second learner."""
+        world, trunk = self.world, self.world.trunks.get(fault.who)
+        actors = sorted(world.actors.values(), key=lambda actor: actor.key.name)
+        gone = [actor for actor in actors if actor.link.trunk is trunk] if trunk else actors[::2]
+        if len(actors) < 2 or not gone:
+            return False
+        for actor in gone:
+            world.kill(actor)
+            if fault.for_s:
+                world.at(fault.for_s, lambda name=actor.key.name: self._return(name))  # type: ignore[misc]
+        if trunk:
+            trunk.cut = True
+            self._after(fault, lambda: setattr(trunk, "cut", False))
+        return True
+
+    # ---- syncers
+
+    def _split(self) -> bool:
+        """Whether some learner still follows another syncer that lives."""
+        site = self.world.site
+        return any(a.site is not site and a.site and a.site.alive for a in self.world.actors.values())
+
+    def _crash(self, fault: "Fault", rng: random.Random) -> bool:
+        site = self.world.site
+        if site is None or self._split():
+            return False
+        self.world.kill_syncer(site)
+        self._after(fault, lambda: self._start_again(site.disk))
+        return True
+
+    def _start_again(self, disk: SyncerDisk) -> None:
+        if self.world.site is None:
+            self.world.start_syncer(disk)
+
+    def _unreachable(self, fault: "Fault", rng: random.Random) -> bool:
+        actors = sorted(self.world.actors.values(), key=lambda actor: actor.key.name)
+        if not self._crash(fault, rng):
+            return False
+        for actor in rng.sample(actors, (len(actors) + 1) // 2):
+            actor.link.up.passage = actor.link.down.passage = Passage.CUT
+            link = actor.link
+            self.world.at(fault.for_s + REACHED_AGAIN_S, lambda link=link: self._open(link))  # type: ignore[misc]
+        return True
+
+    def _syncer_stop(self, fault: "Fault", rng: random.Random) -> bool:
+        site = self.world.site
+        if site is None or site.stopped:
+            return False
+        self.world.stop(site)
+        self._after(fault, lambda: self.world.resume(site))
+        return True
+
+    def _disk_full(self, fault: "Fault", rng: random.Random) -> bool:
+        site = self.world.site
+        if site is None:
+            return False
+        site.disk.full = True
+        self._after(fault, lambda: setattr(site.disk, "full", False))
+        return True
+
+    def _take_over(self, fault: "Fault", rng: random.Random) -> bool:
+        world, old = self.world, self.world.site
+        actors = sorted(world.actors.values(), key=lambda actor: actor.key)
+        if old is None or old.machine.phase is not SyncerPhase.RUNNING or any(a.site is not old for a in actors):
+            return False
+        new = world.take_over([actor for actor in actors if rng.random() < 0.5])
+        ends = max(fault.for_s, 2.0)
+        for actor in actors:
+            tells = rng.random() < 0.5
+            what = lambda actor=actor, tells=tells: self._follow(actor, new, tells)  # noqa: E731
+            world.at(ends * (0.4 + 0.6 * rng.random()), what)
+        world.at(ends + 1.0, lambda: None if old is world.site else world.kill_syncer(old))
+        return True
+
+    def _follow(self, actor: Actor, new: Site, tells: bool) -> None:
+        """One more learner reaches the new syncer; its last word to the old one may fence that."""
+        if new is not self.world.site or self.over:
+            return  # it is dead, or has been taken over itself
+        old, actor.site = actor.site, new
+        if tells and old is not None and old.alive and new.machine.phase is SyncerPhase.RUNNING:
+            word = Heartbeat(step=0, epoch=new.machine.epoch)
+            self.world.tell_syncer(old, m.Received(key=actor.key, message=word))
+
+    _DEEDS: ClassVar[dict[FaultName, Callable[["Faults", "Fault", random.Random], bool]]] = {
+        FaultName.KILL: _kill, FaultName.STOP: _stop, FaultName.SLOW: _slow, FaultName.LEAVE: _leave,
+        FaultName.TWIN: _twin, FaultName.POISON: _poison, FaultName.GIVE_UP: _give_up, FaultName.REPEAT: _repeat,
+        FaultName.CUT_OFF: _cut, FaultName.CUT_UP: _cut, FaultName.CUT_DOWN: _cut, FaultName.HALF_OPEN: _cut,
+        FaultName.LOSSY: _lossy, FaultName.SLOW_LINK: _slow_link, FaultName.LOST_CALL: _lost_call,
+        FaultName.CUT_REGION: _cut_region, FaultName.HALF_GONE: _half_gone, FaultName.CRASH: _crash,
+        FaultName.UNREACHABLE: _unreachable, FaultName.SYNCER_STOP: _syncer_stop, FaultName.DISK_FULL: _disk_full,
+        FaultName.TAKE_OVER: _take_over,
+    }  # fmt: skip
+
+
+_DOWN = (FaultName.CUT_OFF, FaultName.CUT_DOWN)
+
+
+def _spoilt(offer: Contribution, rng: random.Random) -> Contribution:
+    """An offer as it was, or with counters or a fragment that cannot be."""
+    kind = rng.random()
+    if kind < 0.25:
+        return replace(offer, steps=offer.cut_step + 5, seq=10**6)
+    if kind < 0.5:
+        return replace(offer, fragment=7, seq=10**6)
+    return offer
