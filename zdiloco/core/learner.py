@@ -195,6 +195,8 @@ class LearnerMachine:
             seqs = tuple(sorted({*duty.progress.sent, *duty.progress.kept}))
             actions += [Drop(fragment=duty.index), Forget(fragment=duty.index, seqs=seqs), *self.inflow.clear(duty)]
         self._move(_T.OFFENDED)
+        if self.phase is _P.LEAVING:  # nothing of it can be merged any more: it goes, as the incarnation that it is
+            return [*actions, Note(what="has nothing left to push", why=why, level="warning"), *self._goodbye()]
         self.outflow.clear()
         self.hail.hold()
         return [*actions, Note(what="starts over", why=why, level="warning"), Reincarnate(reason=why)]

@@ -9,9 +9,9 @@ from typing import Any
 from zdiloco.sim.faults import OF_SYNCER, FaultName
 from zdiloco.sim.scenario import Fault, LearnerSpec, Scenario
 
-STEP_S = 0.2
+STEP_S = 0.1
 FIRST_S = 3.0
-SECONDS = 24.0
+SECONDS = 30.0
 LENGTHS: dict[FaultName, tuple[float, float]] = {
     FaultName.KILL: (0.2, 3.0), FaultName.STOP: (0.3, 5.0), FaultName.SLOW: (2.0, 6.0), FaultName.LEAVE: (0.5, 4.0),
     FaultName.REPEAT: (0.1, 4.0), FaultName.CUT_OFF: (0.5, 6.0), FaultName.CUT_UP: (0.5, 6.0),
@@ -21,7 +21,7 @@ LENGTHS: dict[FaultName, tuple[float, float]] = {
     FaultName.DISK_FULL: (1.0, 5.0), FaultName.TAKE_OVER: (1.5, 4.5),
 }  # fmt: skip
 """Least and most seconds of each fault that has a length."""
-WEIGHTS = {FaultName.POISON: 3, FaultName.REPEAT: 3, FaultName.GIVE_UP: 2, FaultName.TAKE_OVER: 2, FaultName.CRASH: 2}
+WEIGHTS = {FaultName.POISON: 5, FaultName.REPEAT: 3, FaultName.GIVE_UP: 2, FaultName.TAKE_OVER: 2, FaultName.CRASH: 2}
 """How often a fault is drawn, where not as often as the others."""
 
 
@@ -37,7 +37,7 @@ def chaos(seed: int) -> Scenario:
         "budget_bytes": 110_000 if seed % 5 < 2 and seed % 10 != 1 else 2**16,
     }  # fmt: skip
     return Scenario(
-        seed=seed, seconds=SECONDS, fragments=1 + seed % 3, learners=learners, faults=_faults(rng, learners), sync=sync,
+        seed=seed, seconds=SECONDS, fragments=1 + seed // 2 % 3, learners=learners, faults=_faults(rng, learners), sync=sync,
         learner={"answer_timeout_s": 1.0, "silent_after_s": 2.0},
     )  # fmt: skip
 

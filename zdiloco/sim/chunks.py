@@ -4,6 +4,7 @@ Rule: credits and good-byes go with the words, chunks with the bodies; both may 
 the announcement of its body (then it waits in a small place). Whatever is repaired here is repaired by the production.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from zdiloco.sim.actors import Actor, Process, Site
 from zdiloco.sim.agenda import Broken
 from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.freight import WholeFreight
-from zdiloco.sim.links import MOST_HELD, Passage
+from zdiloco.sim.links import MOST_HELD, Link, Passage, Road
 from zdiloco.sim.work import Parcel
 from zdiloco.units import MemberKey
 from zdiloco.wire.assembly import Outcome
@@ -26,8 +27,8 @@ from zdiloco.wire.transfer import Chunk, Credit, Gone
 
 CHUNK_BYTES = 8_192
 CHUNKED = InboxParams(budget_bytes=2**28, window_bytes=2**15, stall_s=0.5, give_up_s=5.0)
-HEADER_BYTES = 64
 EARLY_MAX_CHUNKS = 64
+MOST_QUEUED = 1_024
 
 
 class ChunkedFreight(WholeFreight):
@@ -89,6 +90,20 @@ class ChunkedFreight(WholeFreight):
         actor.depot.inbox.cancel_peer(m.SYNCER)
         actor.depot.wanted.clear()
         actor.depot.early.clear()
+        actor.link.up.waiting.clear()
+        actor.link.down.waiting.clear()
+
+    def drop(self, process: Process, name: str) -> None:
+        """The sender needs it no more."""
+        process.depot.drop(name)
+        self._drop_waiting(process, m.SYNCER, name)
+
+    def _drop_waiting(self, process: Process, key: MemberKey, name: str) -> None:
+        """What waits for the road to that peer is not sent."""
+        if isinstance(process, Actor):
+            process.link.up.drop(name)
+        elif key in self.world.actors:
+            self.world.actors[key].link.down.drop(name)
 
     def _forget(self, process: Process, place: tuple[MemberKey, str]) -> None:
         process.depot.wanted.pop(place, None)
@@ -125,26 +140,35 @@ class ChunkedFreight(WholeFreight):
                     self._down(actor, header, nbytes, out)
 
     def _down(self, actor: Actor, header: Chunk, nbytes: int, out: ChunkOut) -> None:
-        world, road = self.world, actor.link.down
-        if actor.link.is_cut or road.passage is Passage.CUT or road.is_lost(world.rng):
-            return
-        if world.lose("chunk down", header):
-            return
         what = partial(self._chunk_comes, actor, m.SYNCER, header, out.view)
-        if road.passage is Passage.OPEN:
-            world.at(actor.link.body_down(nbytes + out.view.nbytes, world.now, world.rng) - world.now, what)
-        elif len(road.held) < MOST_HELD:
-            road.held.append(what)
+        self._queue(actor.link, actor.link.down, header, (nbytes + out.view.nbytes, what))
 
-    def _up(self, actor: Actor, site: Site | None, header: Chunk, nbytes: int, out: ChunkOut) -> None:
-        world, road = self.world, actor.link.up
-        if site is None or actor.link.is_cut or road.passage is Passage.CUT or road.is_lost(world.rng):
+    def _up(self, actor: Actor, header: Chunk, nbytes: int, out: ChunkOut) -> None:
+        if actor.site is not None:
+            what = partial(self._chunk_comes, actor.site, actor.key, header, out.view)
+            self._queue(actor.link, actor.link.up, header, (nbytes + out.view.nbytes, what))
+
+    def _queue(self, link: Link, road: Road, header: Chunk, item: tuple[int, Callable[[], None]]) -> None:
+        """A chunk waits for its road; one that waits already keeps its place."""
+        if len(road.waiting) < MOST_QUEUED:
+            road.waiting[header.transfer, header.index] = item
+        if not road.busy:
+            self._next(link, road)
+
+    def _next(self, link: Link, road: Road) -> None:
+        """The road is free: the next chunk goes out."""
+        world = self.world
+        road.busy = bool(road.waiting)
+        if not road.busy:
             return
-        if world.lose("chunk up", header):
+        (transfer, _), (nbytes, what) = road.waiting.popitem(last=False)
+        go = link.body_up if road is link.up else link.body_down
+        at = go(nbytes, world.now, world.rng)
+        world.at(road.free_at - world.now, partial(self._next, link, road))
+        if link.is_cut or road.passage is Passage.CUT or road.is_lost(world.rng) or world.lose("chunk", transfer):
             return
-        what = partial(self._chunk_comes, site, actor.key, header, out.view)
         if road.passage is Passage.OPEN:
-            world.at(actor.link.body_up(nbytes + out.view.nbytes, world.now, world.rng) - world.now, what)
+            world.at(at - world.now, what)
         elif len(road.held) < MOST_HELD:
             road.held.append(what)
 
@@ -213,6 +237,7 @@ class ChunkedFreight(WholeFreight):
         if isinstance(word, Gone):
             if not word.by_sender:
                 process.depot.outbox.on_gone(key, word)
+                self._drop_waiting(process, key, word.transfer)
             elif process.depot.inbox.on_gone(key, word):
                 self._lost(process, (key, word.transfer), word.reason)
             return
@@ -224,7 +249,7 @@ class ChunkedFreight(WholeFreight):
         for out in answer if actor is not None else ():
             header, nbytes = self.world.carry(out.header)
             if isinstance(process, Actor):
-                self._up(process, process.site, header, nbytes, out)
+                self._up(process, header, nbytes, out)
             elif actor is not None and actor.site is process:
                 self._down(actor, header, nbytes, out)
         offered = process.depot.bodies.get(word.transfer)

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from zdiloco.core import machine as m
+from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.ledger import row_of
 from zdiloco.core.messages import Body, Decline, Goodbye, Handback, InitialOffer, LayoutOffer, Message, Update, Welcome
@@ -22,6 +23,7 @@ TOKENS = 10
 """Tokens of every inner step."""
 WORK_S = 0.002
 BOUNDARY_S = 0.003
+STARTING_OVER = (LearnerPhase.HAILING, LearnerPhase.STOPPED)
 
 
 class LearnerSide(SyncerSide):
@@ -143,6 +145,10 @@ class LearnerSide(SyncerSide):
 
     def work_learner(self, actor: Actor, action: Any) -> None:
         """Carry out what is done with values."""
+        if isinstance(action, m.Forget) and actor.machine.phase in STARTING_OVER:
+            kept = set(action.seqs) & actor.machine.duties[action.fragment].progress.kept.keys()
+            for seq in kept:  # merged, and not stable: if that branch dies, this is lost
+                actor.body.dropped[action.fragment] |= actor.body.encoded.get((action.fragment, seq), 0)
         for event in actor.body.do(action):
             self.later(actor, WORK_S, partial(self.tell, actor, event))
         if isinstance(action, m.Prepare) and not actor.training:

@@ -6,6 +6,7 @@ Rule: each way of a link is one serial road of bytes for bodies; words go beside
 
 import math
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,7 +41,7 @@ class Trunk:
 @dataclass(slots=True)
 class Road:
     """One way of a link. `loss`: share of words and chunks that are lost (`extra_loss`: by a fault); `nbytes`: of all
-    that was sent; `deaf_to`: the next word of this kind is lost.
+    that was sent; `deaf_to`: the next word of this kind is lost; `waiting`: chunks that wait for the road to be free.
     """
 
     latency_s: float
@@ -56,6 +57,8 @@ class Road:
     bodies_at: float = 0.0
     nbytes: int = 0
     held: list[Callable[[], None]] = field(default_factory=list)
+    waiting: "OrderedDict[tuple[str, int], tuple[int, Callable[[], None]]]" = field(default_factory=OrderedDict)
+    busy: bool = False
 
     def lags(self, rng: random.Random) -> float:
         """Seconds from one end to the other, this time."""
@@ -78,6 +81,11 @@ class Road:
         """Whether chance has it lost, this time."""
         loss = self.loss + self.extra_loss
         return loss > 0 and rng.random() < loss
+
+    def drop(self, transfer: str) -> None:
+        """The chunks of a transfer that wait are not sent any more."""
+        for place in [place for place in self.waiting if place[0] == transfer]:
+            del self.waiting[place]
 
     def is_missed(self, word: object) -> bool:
         """Whether this is the one word that is to be lost."""
