@@ -109,6 +109,22 @@ def test_a_full_update_that_is_here_or_coming_is_not_taken_again() -> None:
     assert not duty.follows(update(5, full=True))
 
 
+def test_a_full_update_is_taken_where_the_broadcast_one_is_here_and_stranded() -> None:
+    """Of another epoch, or after a gap, it can never be adopted: without the whole state the fragment stands still."""
+    duty = duty_at(3)
+    other, later, next_ = Stamp(NEXT_EPOCH, 5), Stamp(EPOCH, 5), Stamp(EPOCH, 4)
+    duty.ready[other] = (update(5, NEXT_EPOCH), ())
+    assert duty.follows(update(5, NEXT_EPOCH, full=True))
+    duty.ready.clear()
+    duty.ready[later] = (update(5), ())
+    assert duty.follows(update(5, full=True))
+    duty.ready[next_] = (update(4), ())
+    assert not duty.follows(update(5, full=True)), "both are here, and will be adopted one after the other"
+    duty.ready.pop(next_)
+    duty.receiving[next_] = update(4)
+    assert not duty.follows(update(5, full=True)), "the one before it is coming"
+
+
 # ---- what of mine is in it
 
 

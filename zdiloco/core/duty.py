@@ -113,8 +113,19 @@ class Duty:
         if update.full:
             adopting = self.adoption.stamp if self.adoption else NO_STAMP
             known = self.receiving.get(stamp)
-            return stamp > max(self.progress.seen, adopting) and stamp not in self.ready and not (known and known.full)
+            if stamp <= max(self.progress.seen, adopting) or (known and known.full):
+                return False
+            return stamp not in self.ready or self.is_stranded(stamp)
         return stamp.epoch == tip.epoch and stamp.version == tip.version + 1
+
+    def is_stranded(self, stamp: Stamp) -> bool:
+        """Whether an update that is here cannot be adopted, for want of one before it: the whole state is needed."""
+        update, at = self.ready[stamp][0], self.adoption.stamp if self.adoption else self.progress.seen
+        while not update.full and at.epoch == stamp.epoch and at < stamp:
+            at = Stamp(at.epoch, at.version + 1)
+            if at not in self.ready and at not in self.receiving:
+                return True
+        return not update.full and at != stamp
 
     def mine(self, key: MemberKey, update: Update, records: tuple[Merged, ...]) -> tuple[int, int]:
         """My newest seq in this state, and the sum of my tokens in it."""

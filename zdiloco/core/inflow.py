@@ -87,6 +87,8 @@ class Inflow:
         if update.full:
             for stamp in [stamp for stamp in duty.receiving if stamp <= update.stamp]:
                 actions.append(Discard(update=duty.receiving.pop(stamp)))
+            if update.stamp in duty.ready:
+                actions.append(Discard(update=duty.ready.pop(update.stamp)[0]))
         elif len(duty.receiving) >= MOST_RECEIVING:
             return self.pull(duty, now)
         duty.receiving[update.stamp] = update
@@ -121,7 +123,10 @@ class Inflow:
                 if duty.receiving:
                     return actions  # one before it is still coming
                 del duty.ready[stamp]
-                return [*actions, Discard(update=update), *self.pull(duty, now)]
+                actions.append(Discard(update=update))
+                if any(other.full for other, _ in duty.ready.values()):
+                    continue
+                return [*actions, *self.pull(duty, now)]
             mine, tokens = duty.mine(self.machine.key, update, records)
             adoption = duty.progress.judge(stamp, mine, tokens)
             if adoption.fate is Fate.OLD:

@@ -1,0 +1,63 @@
+"""Random chaos: fleets, links and misfortunes drawn from a seed, every check after every event, and what occurred."""
+
+from collections import Counter
+
+import pytest
+
+from zdiloco.errors import MachineError
+from zdiloco.sim.chaos import chaos
+from zdiloco.sim.faults import FaultName
+from zdiloco.sim.play import failure, play
+from zdiloco.sim.scenario import Scenario
+from zdiloco.sim.shrink import explain, shrink
+
+BRANCHES = (
+    "rounds", "late held", "replaced", "declined", "parked", "rolled_back", "repaired", "fenced", "dropped", "gap",
+    "recovered", "given up", "offered again", "update lost", "chunks asked again", "transfers given up",
+    "refused: epoch", "refused: after", "refused: seq", "refused: layout", "refused: counters", "refused: non_finite",
+    "refused: norm", "refused: budget", "refused: body", "refused: closed", "remark: clipped", "remark: zero",
+    "fault: kill while no syncer was there",
+)  # fmt: skip
+
+
+def play_all(seeds: range) -> Counter[str]:
+    """Play the chaos of each seed; one that fails is made small and printed as a transcript."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        scenario = chaos(seed)
+        try:
+            seen += play(scenario).seen
+        except MachineError as error:
+            pytest.fail(told(scenario, error), pytrace=False)
+    return seen
+
+
+def told(scenario: Scenario, error: MachineError) -> str:
+    small = shrink(scenario, error)
+    return "keep this in tests/sim/transcripts:\n" + explain(small, failure(small) or error)
+
+
+def report(seen: Counter[str], capsys: pytest.CaptureFixture[str], count: int) -> list[str]:
+    """Print how often everything occurred; return what never did."""
+    wanted = [*(f"fault: {name}" for name in FaultName), *BRANCHES]
+    with capsys.disabled():
+        print(f"\n{count} seeds of chaos kept every rule; what occurred:")
+        for what in sorted({*wanted, *seen}):
+            print(f"  {seen[what]:8d}  {what}")
+    return [what for what in wanted if not seen[what]]
+
+
+def test_five_seeds_of_chaos() -> None:
+    assert play_all(range(5))["rounds"] > 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_fifty_seeds_of_chaos(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not report(play_all(range(100, 150)), capsys, 50)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_five_hundred_seeds_of_chaos(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not report(play_all(range(1000, 1500)), capsys, 500)
