@@ -37,8 +37,8 @@ def chaos(seed: int) -> Scenario:
         "budget_bytes": 110_000 if seed % 5 < 2 and seed % 10 != 1 else 2**16,
     }  # fmt: skip
     return Scenario(
-        seed=seed, seconds=SECONDS, fragments=1 + seed // 2 % 3, learners=learners, faults=_faults(rng, learners), sync=sync,
-        learner={"answer_timeout_s": 1.0, "silent_after_s": 2.0},
+        seed=seed, seconds=SECONDS, fragments=1 + seed // 2 % 3, learners=learners, faults=_faults(rng, learners),
+        sync=sync, learner={"answer_timeout_s": 1.0, "silent_after_s": 2.0},
     )  # fmt: skip
 
 

@@ -47,7 +47,9 @@ class LearnerSide(SyncerSide):
         self.actors[key] = actor
         if self.exact:
             self.everybody.append(actor)
-        self.record("joined", name, incarnation=f"{key.incarnation:x}", step_s=actor.step_s)
+        returned = name in self.known
+        self.known.add(name)
+        self.record("returned" if returned else "joined", name, incarnation=f"{key.incarnation:x}", step_s=actor.step_s)
         self.tell(actor, m.Started())
         return actor
 

@@ -35,6 +35,7 @@ class Stage(Agenda):
         self.seed, self.rng = seed, random.Random(seed)
         self.actors: dict[MemberKey, Actor] = {}
         self.everybody: list[Actor] = []
+        self.known: set[str] = set()
         self.fallen: list[Fallen] = []
         self.sites: list[Site] = []
         self.site: Site | None = None

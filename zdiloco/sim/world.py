@@ -43,6 +43,9 @@ class World(LearnerSide):
 
     def resume(self, process: Process) -> None:
         """SIGCONT: what waits is heard, then deadlines are judged, then the step that was under way ends."""
+        if not process.stopped or not process.alive:
+            return
+        self.record("continued", self.name_of(process))
         super().resume(process)
         if process.alive and process.missed:
             process.missed = False
@@ -54,6 +57,15 @@ class World(LearnerSide):
         if isinstance(process, Actor) and process.alive and process.step_waits:
             process.step_waits = False
             self.step_ends(process, process.step_s)
+
+    def stop(self, process: Process) -> None:
+        """SIGSTOP: it lives and does nothing, and what comes for it waits."""
+        super().stop(process)
+        self.record("stopped", self.name_of(process))
+
+    def name_of(self, process: Process) -> str:
+        """What records call a process."""
+        return process.key.name if isinstance(process, Actor) else "syncer"
 
     def take_over(self, followers: list[Actor]) -> Site:
         """A successor starts from what the syncer has made durable, while that lives on with all but the followers."""
