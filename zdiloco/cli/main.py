@@ -20,6 +20,7 @@ from zdiloco.cli.eval import evaluate
 from zdiloco.cli.learner import learner
 from zdiloco.cli.options import LEVELS
 from zdiloco.cli.report import report
+from zdiloco.cli.simulate import simulate
 from zdiloco.cli.status import status
 from zdiloco.cli.sync import sync
 from zdiloco.cli.whatif import whatif
@@ -44,7 +45,7 @@ def cli(log_level: str) -> None:
     logs.configure(log_level)
 
 
-for command in (sync, learner, evaluate, status, report, whatif, config, demo, bench):
+for command in (sync, learner, evaluate, status, report, whatif, config, demo, bench, simulate):
     cli.add_command(command)
 
 
