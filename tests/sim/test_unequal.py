@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.fleet import Link, World
+from tests.sim.chips_fleet import NUM_FRAGMENTS, play_unequal
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import ConfigError
 from zdiloco.sim import unequal
@@ -10,7 +10,6 @@ from zdiloco.sim.gathering import ANSWER_S, Gathering
 from zdiloco.sim.unequal import SETTINGS, paces, table
 
 STEPS_S = (1.0, 1.07, 1.13, 1.22)
-FRAGMENTS = 3
 SECONDS = 240.0
 
 
@@ -18,18 +17,14 @@ SECONDS = 240.0
 def test_the_desk_alone_does_what_whole_machines_do(grace: str) -> None:
     """The same learners through SyncerMachine and LearnerMachine: as many rounds, as many in each, as many late."""
     params = SyncParams(grace=grace)
-    world = World(params, FRAGMENTS)
-    for number, step_s in enumerate(STEPS_S):
-        world.join(f"l{number}", step_s, Link(latency_s=0.01, up_s=ANSWER_S / 4, down_s=0.01))
-    world.run(SECONDS)
-    machine = world.site.machine
-    fleet = Gathering(params, FRAGMENTS, [lambda step_s=step_s: step_s for step_s in STEPS_S])
+    played = play_unequal(params, STEPS_S, ANSWER_S, SECONDS)
+    fleet = Gathering(params, NUM_FRAGMENTS, [lambda step_s=step_s: step_s for step_s in STEPS_S])
     fleet.run(SECONDS)
     merged = sum(each.participants for each in fleet.closed)
     late = sum(each.late for each in fleet.closed)
-    assert len(fleet.closed) == pytest.approx(machine.rounds, rel=0.06)
-    assert merged / len(fleet.closed) == pytest.approx(machine.contributions / machine.rounds, abs=0.2)
-    assert late / merged == pytest.approx(machine.intakes.late / machine.contributions, abs=0.06)
+    assert len(fleet.closed) == pytest.approx(played.rounds, rel=0.06)
+    assert merged / len(fleet.closed) == pytest.approx(played.participants, abs=0.2)
+    assert late / merged == pytest.approx(played.late, abs=0.06)
 
 
 def test_a_fleet_of_near_equals_is_always_whole() -> None:
