@@ -54,6 +54,11 @@ def test_what_fails_in_a_downtime_is_settled_at_its_end() -> None:
     assert spans == [(0, 100, 100), (120, 1000, 80)]
 
 
+def test_the_first_slice_that_is_back_sets_when_all_are_taken_in() -> None:
+    """Back at 150 and at 200: both are taken in at 250."""
+    assert told([100, 10], [0.0, 0.0], [50, 90]) == [(0, 100, 100), (120, 250, 80), (270, 1000, 100)]
+
+
 def test_what_comes_back_in_a_downtime_is_settled_at_its_end() -> None:
     assert told([100], [0.0], [15]) == [(0, 100, 100), (120, 1000, 100)]
 
