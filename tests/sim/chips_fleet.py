@@ -1,18 +1,20 @@
-"""The real machines beside the models of chips and rounds: the one place that knows which world plays them.
+"""The real machines live through the failures of the chips model: the one place that knows which world plays them.
 
 Rule: a learner makes its steps exactly when its trace says so, each worth the chips that are in use then, and none in a
-downtime; everything else (beats, calls, rounds, adoption) is left to the machines. Tests know the two `play` functions.
+downtime; everything else (beats, calls, rounds, adoption) is left to the machines. `play` is all that tests know.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from tests.core.fleet import Actor, Link, World
 from zdiloco.core import machine as m
 from zdiloco.core.params import SyncParams
+from zdiloco.sim.actors import Actor
 from zdiloco.sim.chips import Scenario
+from zdiloco.sim.links import Link
 from zdiloco.sim.spans import Span, Trace
+from zdiloco.sim.world import World
 
 NUM_FRAGMENTS = 3
 
@@ -21,14 +23,12 @@ NUM_FRAGMENTS = 3
 class Played:
     """What the machines made of it. `merged`: share of the chip-seconds provided whose work is in the merged values.
 
-    `unmerged`: the same of what the learners still hold at the end; `participants`: contributions merged in a round;
-    `late`: share of them that came after the round which they answered.
+    `unmerged`: the same of what the learners still hold at the end; `participants`: contributions merged in a round.
     """
 
     merged: float
     unmerged: float
     participants: float
-    late: float
     rounds: int
 
 
@@ -36,31 +36,17 @@ def play(scenario: Scenario, trace: Trace, params: SyncParams) -> Played:
     """Run the machines through the trace, to its end."""
     world = TracedWorld(scenario, trace, params)
     actors = [
-        world.join(str(number), scenario.step_s, Link(latency_s=0.02, up_s=0.05, down_s=0.05))
+        world.join(str(number), scenario.step_s, Link(latency_s=0.02, up_bytes_s=4e5, down_bytes_s=4e5))
         for number in range(scenario.learners)
     ]
     world.run(scenario.seconds)
-    provided = scenario.chips * scenario.seconds / scenario.step_s  # a token is one chip at work for one step
-    return _played(world, provided, actors)
-
-
-def play_unequal(params: SyncParams, steps_s: Sequence[float], answer_s: float, seconds: float) -> Played:
-    """Run learners of these steps through the machines, without failures; an answer takes about `answer_s` to come."""
-    world = World(params, NUM_FRAGMENTS)
-    for number, step_s in enumerate(steps_s):
-        world.join(str(number), step_s, Link(latency_s=0.01, up_s=answer_s / 4, down_s=0.01))
-    world.run(seconds)
-    return _played(world, 1.0, ())
-
-
-def _played(world: World, provided: float, actors: Sequence[Actor]) -> Played:
     assert world.site is not None
     machine = world.site.machine
+    provided = scenario.chips * scenario.seconds / scenario.step_s  # a token is one chip at work for one step
     return Played(
         merged=machine.merged_tokens / provided,
         unmerged=sum(actor.machine.weighed("unmerged") for actor in actors) / provided,
         participants=machine.contributions / machine.rounds,
-        late=machine.intakes.late / machine.contributions,
         rounds=machine.rounds,
     )
 
@@ -76,16 +62,19 @@ class TracedWorld(World):
     """A world whose learners' loops follow a trace."""
 
     def __init__(self, scenario: Scenario, trace: Trace, params: SyncParams) -> None:
-        super().__init__(params, NUM_FRAGMENTS)
+        super().__init__(params, NUM_FRAGMENTS, exact=False)
         self.todo = {str(number): steps_of(spans, scenario.step_s) for number, spans in enumerate(trace)}
+        self.chips: dict[str, int] = {}
 
-    def step(self, actor: Actor, chips: int = 0) -> None:
-        """The step that ends now is done (none, when the loop begins); then the next one of the trace is awaited."""
-        if chips:
-            actor.body.train(self.next_work)
-            self.next_work += 1
-            self.tell(actor, m.StepDone(tokens=chips, seconds=actor.step_s))
-        following: tuple[float, int] | Any = next((s for s in self.todo[actor.key.name] if s[0] > self.now), None)
-        if following is not None:
-            at, then = following
-            self.at(at - self.now, lambda: self.step(actor, then))
+    def next_step(self, actor: Actor) -> None:
+        """The next step of the trace is awaited; after the last one the loop stands still."""
+        name = actor.key.name
+        for at, chips in self.todo[name]:
+            if at > self.now:
+                self.chips[name] = chips
+                self.at(at - self.now, partial(self.step_ends, actor, actor.step_s))
+                return
+
+    def step(self, actor: Actor, seconds: float) -> None:
+        """The step that ends now is done, on the chips that were in use."""
+        self.tell(actor, m.StepDone(tokens=self.chips[actor.key.name], seconds=seconds))

@@ -1,30 +1,25 @@
-"""Unequal learners: the desk driven here agrees with whole machines, and the table shows what it is to show."""
+"""Unequal learners: what is counted of their rounds, and that the table shows what it is to show."""
 
 import pytest
 
-from tests.sim.chips_fleet import NUM_FRAGMENTS, play_unequal
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import ConfigError
 from zdiloco.sim import unequal
-from zdiloco.sim.gathering import ANSWER_S, Gathering
+from zdiloco.sim.gathering import Gathering
 from zdiloco.sim.unequal import SETTINGS, paces, table
 
 STEPS_S = (1.0, 1.07, 1.13, 1.22)
 SECONDS = 240.0
 
 
-@pytest.mark.parametrize("grace", ["adaptive", "off"])
-def test_the_desk_alone_does_what_whole_machines_do(grace: str) -> None:
-    """The same learners through SyncerMachine and LearnerMachine: as many rounds, as many in each, as many late."""
-    params = SyncParams(grace=grace)
-    played = play_unequal(params, STEPS_S, ANSWER_S, SECONDS)
-    fleet = Gathering(params, NUM_FRAGMENTS, [lambda step_s=step_s: step_s for step_s in STEPS_S])
+def test_what_is_counted_is_what_the_machine_counts() -> None:
+    fleet = Gathering(SyncParams(grace="off"), 3, [lambda step_s=step_s: step_s for step_s in STEPS_S])
     fleet.run(SECONDS)
-    merged = sum(each.participants for each in fleet.closed)
-    late = sum(each.late for each in fleet.closed)
-    assert len(fleet.closed) == pytest.approx(played.rounds, rel=0.06)
-    assert merged / len(fleet.closed) == pytest.approx(played.participants, abs=0.2)
-    assert late / merged == pytest.approx(played.late, abs=0.06)
+    assert fleet.site is not None
+    machine = fleet.site.machine
+    assert len(fleet.closed) - machine.rounds in (0, 1, 2, 3)  # one of each fragment may be merging
+    assert sum(each.participants for each in fleet.closed) >= machine.contributions > 20
+    assert sum(each.late for each in fleet.closed) == pytest.approx(machine.intakes.late, abs=4)
 
 
 def test_a_fleet_of_near_equals_is_always_whole() -> None:

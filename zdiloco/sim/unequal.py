@@ -1,8 +1,8 @@
 """Unequal learners: what waiting for all costs, and who takes part without it (paper, section 5 on heterogeneity).
 
 Rule: four learners of one kind and four of a slower one, and every step of each takes a little more or less. The
-lockstep row is a model of training that waits, which our learners never do; in the other rows the syncer's real desk
-decides (zdiloco/sim/gathering.py).
+lockstep row is a model of training that waits, which our learners never do; in the other rows the production
+machines decide (zdiloco/sim/gathering.py).
 """
 
 import random
