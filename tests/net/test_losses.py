@@ -12,12 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import zmq
 
 from tests.net.proxy import Proxy
 from tests.node.conftest import Run, Trainer
 from tests.node.test_loopback import assert_balanced, node_of
 from zdiloco.core.duty import Duty
+from zdiloco.core.machine import SYNCER
 from zdiloco.core.membership import MemberState
+from zdiloco.core.messages import Ack
+from zdiloco.node import roads, sockets
 from zdiloco.node.sockets import MAX_CHUNK_FRAME, MAX_CONTROL_FRAME, Road
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
@@ -207,8 +211,81 @@ def test_a_newer_process_of_the_name_is_accepted_by_a_busy_syncer(run_of: MakeRu
     there.end()
 
 
-def test_a_learner_that_reads_nothing_for_a_while_misses_nothing(run_of: MakeRun, link_to: MakeLink) -> None:
-    """A full peer: what its socket does not take waits here, bounded, and what goes over board is repeated."""
+PATIENT = {"silent_after_s": 5.0, "answer_timeout_s": 0.5}
+"""A lost beat or two are no reason to look for another syncer."""
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control roads that hold little: a few messages in each socket and in the kernel, and a few that wait here."""
+    monkeypatch.setattr(sockets, "EVERY", {**sockets.EVERY, zmq.SNDBUF: 2048, zmq.RCVBUF: 2048})
+    for road in (Road.CONTROL, Road.CONTROL_CAST):
+        marks = {zmq.SNDHWM: 8, zmq.RCVHWM: 8}
+        monkeypatch.setitem(sockets._ROAD, road, {**sockets._ROAD[road], **marks})  # type: ignore[misc]
+    monkeypatch.setattr(roads, "CONTROL_WAITING", 8)
+
+
+def no_link(port: int) -> tuple[None, int]:
+    """Straight to the syncer: a proxy's buffers would hold what is to be lost."""
+    return None, port
+
+
+@pytest.mark.usefixtures("narrow")
+def test_broadcasts_lost_at_the_high_water_mark_are_seen_by_beats_and_pulled(run_of: MakeRun) -> None:
+    """A learner that reads nothing for a hundred rounds: the publisher drops without a word, and says nothing again."""
+    there = Far(run_of(learner=PATIENT), no_link)
+    counts = node_of(there.far).machine.counts
+    seen = [duty.progress.seen.version for duty in there.duties()]
+    with held_up(node_of(there.far)):
+        rounds, before = there.syncer.machine.rounds, dict(counts)
+        there.run.until(lambda: there.syncer.machine.rounds > rounds + 100, "rounds of the other")
+
+    def moved_on() -> bool:
+        return all(duty.progress.seen.version > v + 5 for duty, v in zip(there.duties(), seen, strict=True))
+
+    there.run.until(moved_on, "newer versions of every fragment")
+    noticed = sum(counts.get(what, 0) - before.get(what, 0) for what in ("gap", "repaired", "update lost"))
+    assert noticed > 0, "nothing was lost, so nothing is shown"
+    assert counts["pulled"] > before.get("pulled", 0)
+    there.merged_again("far")
+    there.end()
+
+
+@pytest.mark.usefixtures("narrow")
+def test_words_that_a_full_syncer_did_not_take_are_said_again(
+    run_of: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The syncer reads nothing: what a learner says is dropped here, counted, and its work is merged all the same."""
+    there = Far(run_of(learner=PATIENT), no_link)
+    monkeypatch.setattr(roads, "CONTROL_WAITING", 1)  # of most kinds only the newest waits, so few ever do
+    counts = node_of(there.far)._roads.of(SYNCER)
+    for _ in range(3):
+        dropped = counts.dropped
+        with held_up(there.syncer):
+            there.run.until(lambda dropped=dropped: counts.dropped > dropped + 3, "words that go over board")
+        there.merged_again("far")
+        there.merged_again("near")
+    there.end()
+
+
+@pytest.mark.usefixtures("narrow")
+def test_words_that_a_full_learner_did_not_take_are_said_again(run_of: MakeRun) -> None:
+    """Acks and credits to a learner that reads nothing are pushed over board by others, and come again when asked."""
+    there = Far(run_of(learner=PATIENT), no_link)
+    node, key = node_of(there.far), node_of(there.far).key
+    counts = there.syncer.roads.of(key)
+    crowd = [Ack(fragment=0, held=0, merged=0)] * 400  # says nothing, but takes the room
+    for _ in range(3):
+        with held_up(node):
+            dropped = counts.dropped
+            there.syncer.wake.post(lambda: [there.syncer.roads.send(key, message) for message in crowd] and None)
+            there.run.until(lambda dropped=dropped: counts.dropped > dropped + 100, "words that go over board")
+        there.merged_again("far")
+    there.end()
+
+
+def test_a_learner_that_reads_nothing_for_a_while_goes_on_where_it_was(run_of: MakeRun, link_to: MakeLink) -> None:
+    """With room for everything: what has come meanwhile is taken in order."""
     there = Far(run_of(), link_to)
     with held_up(node_of(there.far)):
         rounds = there.syncer.machine.rounds
