@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.fleet import World
 from zdiloco import trace
+from zdiloco.core.machine import Received
+from zdiloco.core.messages import Hello
+from zdiloco.core.params import SyncParams
 from zdiloco.errors import StoreError
-from zdiloco.node.journal import Journal, read_journal
+from zdiloco.node.journal import CAPACITY, LINES_PER_S, Journal, read_journal
 from zdiloco.trace import FILE
+from zdiloco.units import MemberKey
 
 
 def more(number: int) -> trace.Step:
@@ -30,6 +35,26 @@ def test_a_run_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
         more(3),
         trace.End(t=60.0, reason="done", lost_lines=0, node={"insecure": False}),
     ]
+
+
+def test_a_peer_that_says_hello_without_end_fills_no_disk(tmp_path: Path) -> None:
+    """Each time as a newer process: each is welcome, and no more of them are told than a second has room for."""
+    world = World(SyncParams(), 1)
+    world.join("a", 0.05)
+    world.run(5.0)
+    assert world.site is not None
+    machine, journal = world.site.machine, Journal(tmp_path, capacity=100_000)
+    hellos = CAPACITY + 3000
+    for number in range(1, hellos + 1):
+        now = 5.0 + number / 3000  # more than a second of them
+        hello = Hello(name="b", incarnation=number, run_id="run", layout_digest="layout")
+        event = Received(key=MemberKey("b", number), message=hello)
+        journal.look(now, event, machine.handle(event, now), machine)
+    journal.close(9.0, "")
+    told = [record for record in trace.read_trace(tmp_path) if isinstance(record, trace.Joined)]
+    most = CAPACITY + LINES_PER_S * hellos / 3000
+    assert most - 10 <= len(told) <= most
+    assert journal.lost >= hellos - most
 
 
 def test_a_new_process_begins_on_a_line_of_its_own(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ Rule: nothing depends on it. Records wait in a bounded queue for a thread of the
 fails, they are counted as lost. A disk that fails is said once, and tried again in a while. `t` is the monotonic clock
 of the syncer's machine; a `start` line, one for each syncer process, ties it to wall time. Epochs tell the processes'
 lines apart. What is written of a second is bounded: learners' steps are thinned out (`zdiloco.scribe`), and all other
-lines belong to a call, a contribution, a round, or a member that comes or goes.
+lines belong to a call, a contribution, a round, or a member that comes or goes. Whatever peers do, no more than
+`LINES_PER_S` are written on average beside those of rounds; the rest is lost, and counted.
 """
 
 import json
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 CAPACITY = 4096
 """Lines that may wait for the disk: seconds of a large run, minutes of a small one."""
+LINES_PER_S = 1000.0
 AT_ONCE = 256
 """Lines that are written by one call of the system."""
 CLOSE_S = 5.0
@@ -43,6 +45,7 @@ class Journal:
         self._lines: queue.Queue[trace.Record | None] = queue.Queue(capacity)
         self._try_again_s = try_again_s
         self._scribe = Scribe()
+        self._room, self._room_at = float(CAPACITY), 0.0
         self._overflowed = self._unwritten = 0  # each counted by one thread
         self._warned = self._closing = False
         self._torn = _ends_torn(self._path)
@@ -54,7 +57,21 @@ class Journal:
     ) -> None:
         """Note what this event has changed, and what the machine has decided."""
         for record in self._scribe.look(now, event, actions, machine):
-            self.write(record)
+            if self._has_room(record):
+                self.write(record)
+            else:
+                self._overflowed += 1
+
+    def _has_room(self, record: trace.Record) -> bool:
+        """Whether so many lines a second may be written; a peer that says hello without end fills no disk."""
+        if isinstance(record, trace.Merge | trace.Ending):
+            return True
+        self._room = min(float(CAPACITY), self._room + LINES_PER_S * (record.t - self._room_at))
+        self._room_at = record.t
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
 
     def write(self, record: trace.Record) -> None:
         """Queue one record; when the queue is full it is lost, and counted."""
