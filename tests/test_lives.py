@@ -58,6 +58,24 @@ def test_a_simulated_death_is_known_at_once() -> None:
     assert found == [("a", "07", 1, 4, "killed"), ("a", "08", 12, 16, "open")]
 
 
+def test_a_simulated_learner_starts_over_and_stops_by_itself() -> None:
+    facts = [
+        fact(1, "a", "joined", incarnation="7"),
+        fact(1.5, "a", "joined", incarnation="0007"),
+        fact(2, "a", "step", tokens=10),
+        fact(3, "a", "step", tokens=15),
+        fact(4, "a", "reborn", incarnation="8"),
+        fact(5, "a", "stop", code=0),
+        fact(5, "b", "joined", incarnation="9"),
+        fact(6, "b", "stop", code=2),
+    ]
+    assert lives_of(*facts) == [
+        ("a", "0007", 1, 4, "replaced"), ("a", "8", 4, 5, "finished"), ("b", "9", 5, 6, "gone"),
+    ]  # fmt: skip
+    (part,) = parts_of([trace.record_of(each) for each in facts])
+    assert (part.lives[0].steps, part.lives[0].trained) == (2, 25)
+
+
 def test_stalls_are_silences_and_steps_that_take_too_long() -> None:
     (part,) = parts_of(
         [

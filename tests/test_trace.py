@@ -32,6 +32,10 @@ RECORDS = [
     trace.Stopped(t=5.0, who="b"),
     trace.Continued(t=6.0, who="b"),
     trace.Returned(t=6.0, who="a"),
+    trace.Ready(t=6.5, who="a"),
+    trace.Reborn(t=6.6, who="a", incarnation="08"),
+    trace.Event(t=6.7, who="a", event="Received Beat", actions=("Send", "Note"), why=("nothing heard",)),
+    trace.Stop(t=6.8, who="a", code=2, why="asked to"),
     trace.Ending(t=7.0, phase="draining"),
     trace.End(t=8.0, reason="over", lost_lines=1, node={"insecure": False}),
 ]  # fmt: skip

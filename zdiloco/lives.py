@@ -33,7 +33,7 @@ class Mark:
 class Life:
     """One process of one learner, within one part of a trace.
 
-    `how`: 'open' (it lives at the end of the part), or 'finished', 'gone', 'killed', 'replaced'. `silent`: spans in
+    `how`: 'open' (it lives at the end of the part), 'finished', 'gone', 'killed' or 'replaced'. `silent`: spans in
     which it was not heard; the last one may be open, then its end is infinite. `before`: what an earlier part of the
     trace has already told of it.
     """
@@ -126,8 +126,8 @@ def parts_of(records: Sequence[trace.Line]) -> list[Part]:
     """Cut a trace into what each syncer process has told; in each, records are in the order of their times."""
     pieces: list[list[trace.Line]] = []
     for record in records:
-        begins = isinstance(record, trace.Start | trace.Returned) and record.who == SYNCER
-        if not pieces or begins:
+        returned = isinstance(record, trace.Returned) and record.who == SYNCER
+        if not pieces or returned or isinstance(record, trace.Start):
             pieces.append([])
         pieces[-1].append(record)
     parts: list[Part] = []
@@ -180,18 +180,23 @@ class _Census:
         life = self._now.get(record.who)
         if isinstance(record, trace.Joined):
             self._join(record, life)
+        elif isinstance(record, trace.Reborn):
+            self._join(trace.Joined(t=record.t, who=record.who, incarnation=record.incarnation), life)
         elif isinstance(record, trace.Returned):
             if life is None:
                 self._begin(record.who, "", record.t)
         elif isinstance(record, trace.Step):
             life = life or self._begin(record.who, "", record.t)
-            last = life.marks[-1].step if life.marks else 0
-            life.mark(record.t, last + 1 if record.step is None else record.step, record.trained)
+            last = life.marks[-1] if life.marks else Mark(t=record.t, step=0, trained=0)
+            step = last.step + 1 if record.step is None else record.step
+            more = None if record.tokens is None else (last.trained or 0) + record.tokens
+            life.mark(record.t, step, record.trained if record.trained is not None else more)
         elif life is not None:
             self._change(record, life)
 
     def _join(self, record: trace.Joined, life: Life | None) -> None:
-        if life is not None and record.incarnation in ("", life.incarnation):
+        if life is not None and record.incarnation.lstrip("0") in ("", life.incarnation.lstrip("0")):
+            life.incarnation = record.incarnation or life.incarnation
             return
         if life is not None and not life.incarnation and not life.marks:
             life.incarnation = record.incarnation  # it was started, and is welcome now
@@ -203,6 +208,8 @@ class _Census:
     def _change(self, record: trace.Line, life: Life) -> None:
         if isinstance(record, trace.Killed):
             self._end(life, record.t, "killed")
+        elif isinstance(record, trace.Stop):
+            self._end(life, record.t, "gone" if record.code else "finished")
         elif isinstance(record, trace.Stopped):
             life.silent.append((record.t, math.inf))
         elif isinstance(record, trace.Continued):

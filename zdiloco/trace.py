@@ -76,11 +76,13 @@ class Member(Record, frozen=True, kw_only=True, tag="member"):
 class Step(Record, frozen=True, kw_only=True, tag="step"):
     """A learner is at a step boundary: inner steps and tokens that its process has made so far.
 
-    Where `step` is missing it is one more than before. Not every boundary is told: between two, the pace is even.
+    Where `step` is missing it is one more than before; where `trained` is, it is `tokens` more. Not every boundary is
+    told: between two, the pace is even.
     """
 
     step: Count | None = None
     trained: Count | None = None
+    tokens: Count | None = None
 
 
 class Call(Record, frozen=True, kw_only=True, tag="call"):
@@ -186,6 +188,31 @@ class Returned(Record, frozen=True, kw_only=True, tag="returned"):
     """A process of this name is started again."""
 
 
+class Ready(Record, frozen=True, kw_only=True, tag="ready"):
+    """A simulated learner holds the published values of every fragment: from now on it makes steps."""
+
+
+class Reborn(Record, frozen=True, kw_only=True, tag="reborn"):
+    """A simulated learner starts over as a new process, from the published values."""
+
+    incarnation: Name = ""
+
+
+class Stop(Record, frozen=True, kw_only=True, tag="stop"):
+    """A simulated process ends by its own decision. `code`: its exit code."""
+
+    code: int = 0
+    why: str = ""
+
+
+class Event(Record, frozen=True, kw_only=True, tag="event"):
+    """A machine was told something, asked for `actions`, and said why; only simulated runs that are asked for it."""
+
+    event: str = ""
+    actions: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+
+
 class Ending(Record, frozen=True, kw_only=True, tag="ending"):
     """The syncer calls nothing any more: the target is reached, or it is to leave."""
 
@@ -202,7 +229,7 @@ class End(Record, frozen=True, kw_only=True, tag="end", omit_defaults=False):
 
 Line = (
     Start | Opened | Joined | Member | Step | Call | Arrived | Declined | Merge | Published | Adopted | Fault | Killed
-    | Stopped | Continued | Returned | Ending | End
+    | Stopped | Continued | Returned | Ready | Reborn | Stop | Event | Ending | End
 )  # fmt: skip
 """Every kind of record."""
 KINDS: tuple[str, ...] = tuple(str(kind.__struct_config__.tag) for kind in Line.__args__)
