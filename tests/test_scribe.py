@@ -37,6 +37,7 @@ def test_the_run_is_told_in_the_order_of_its_times(world: RecordedWorld) -> None
 
 def test_every_call_is_told(world: RecordedWorld) -> None:
     assert [(call.t, call.fragment, call.version) for call in world.of(trace.Call)] == world.calls
+    assert {call.why for call in world.of(trace.Call)} > {"2 learners have made 8 steps on it"}
 
 
 def test_every_round_is_told_with_its_members_its_reason_and_its_waits(world: RecordedWorld) -> None:

@@ -1,6 +1,7 @@
 """Records as lines and back; what is torn is passed over, what is wrong is named with file and line."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_every_kind_is_written_and_read(tmp_path: Path) -> None:
     assert {record.__struct_config__.tag for record in RECORDS} == set(KINDS)
     write_trace(tmp_path / "a.jsonl", RECORDS)
     assert read_trace(tmp_path / "a.jsonl") == RECORDS
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: str(record.__struct_config__.tag))
+def test_every_kind_is_plain_facts_and_back(record: trace.Record) -> None:
+    facts = trace.facts_of(record)
+    assert facts["kind"] == record.__struct_config__.tag
+    assert record_of(json.loads(json.dumps(facts))) == record
 
 
 def test_a_run_folder_is_read_by_its_journal(tmp_path: Path) -> None:

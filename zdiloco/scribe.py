@@ -42,6 +42,7 @@ class Scribe:
         self._step_every_s = step_every_s
         self._epoch: Epoch = NO_EPOCH
         self._phase = SyncerPhase.EMPTY
+        self._why = ""
         self._states: dict[str, tuple[MemberKey, MemberState]] = {}
         self._stepped: dict[str, float] = {}
         self._offered: dict[tuple[MemberKey, FragmentId], tuple[int, float]] = {}
@@ -237,18 +238,23 @@ class Scribe:
         sync_s = now - self._closed.get(fragment, now)
         return [trace.Published(t=now, fragment=fragment, version=stamp.version, sync_s=sync_s)]
 
+    def _note(self, now: float, action: Note, machine: SyncerMachine) -> list[trace.Record]:
+        self._why = action.why  # of what comes next
+        return []
+
     def _broadcast(self, now: float, action: Broadcast, machine: SyncerMachine) -> list[trace.Record]:
         call = action.message
         if not isinstance(call, Call):
             return []
         self._declined.pop(call.fragment, None)
-        return [trace.Call(t=now, fragment=call.fragment, version=call.version, epoch=call.epoch.counter)]
+        epoch = call.epoch.counter
+        return [trace.Call(t=now, fragment=call.fragment, version=call.version, epoch=epoch, why=self._why)]
 
     _EVENTS: ClassVar[dict[type, Callable[..., list[trace.Record]]]] = {
         Received: _received, Fetched: _fetched, Screened: _screened, TimerDue: _timer, MergeDone: _merge_done,
     }  # fmt: skip
     _ACTIONS: ClassVar[dict[type, Callable[[Any, float, Any, SyncerMachine], list[trace.Record]]]] = {
-        Merge: _merge, Publish: _publish, Broadcast: _broadcast,
+        Merge: _merge, Publish: _publish, Broadcast: _broadcast, Note: _note,
     }  # fmt: skip
 
 

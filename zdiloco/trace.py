@@ -86,11 +86,12 @@ class Step(Record, frozen=True, kw_only=True, tag="step"):
 
 
 class Call(Record, frozen=True, kw_only=True, tag="call"):
-    """A round opens; it is to make `version` of the fragment."""
+    """A round opens, and why; it is to make `version` of the fragment."""
 
     fragment: Fragment
     version: Count
     epoch: Count = 0
+    why: str = ""
 
 
 class Arrived(Record, frozen=True, kw_only=True, tag="arrived"):
@@ -241,6 +242,11 @@ _ENCODER = msgspec.json.Encoder()
 def line_of(record: Record) -> bytes:
     """The record as one line of JSON, its end of line with it."""
     return _ENCODER.encode(record) + b"\n"
+
+
+def facts_of(record: Record) -> dict[str, Any]:
+    """The record as plain values, for JSON."""
+    return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
 
 def record_of(facts: Mapping[str, Any]) -> Line:
