@@ -15,7 +15,7 @@ from zdiloco.cli.config import config
 from zdiloco.cli.main import cli, run
 from zdiloco.cli.signals import Leaving
 
-COMMANDS = {"sync", "learner", "eval", "status", "report", "whatif", "config", "demo", "bench"}
+COMMANDS = {"sync", "learner", "eval", "status", "report", "whatif", "config", "demo", "bench", "simulate"}
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_the_log_level_goes_before_or_after_the_command(line: list[str], level: 
 
 def test_every_command_takes_a_log_level() -> None:
     leafs = [*(each for each in cli.commands.values() if not isinstance(each, click.Group)), *config.commands.values()]
-    assert len(leafs) == 9
+    assert len(leafs) == 10
     assert all(any("--log-level" in option.opts for option in leaf.params) for leaf in leafs)
 
 

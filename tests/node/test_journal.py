@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.fleet import World
 from zdiloco import trace
 from zdiloco.core.machine import Received
 from zdiloco.core.messages import Hello
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import StoreError
 from zdiloco.node.journal import CAPACITY, LINES_PER_S, Journal, read_journal
+from zdiloco.sim.world import World
 from zdiloco.trace import FILE
 from zdiloco.units import MemberKey
 

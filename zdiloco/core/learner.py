@@ -378,9 +378,6 @@ class LearnerMachine:
                 actions += self._goodbye()
         return actions
 
-    def _timer(self, event: TimerDue, now: float) -> list[LearnerAction]:
-        return []
-
     def _move(self, turn: LearnerTurn) -> None:
         if (self.phase, turn) not in TABLE:
             raise MachineError(f"learner: {turn} while {self.phase}")
@@ -393,8 +390,8 @@ class LearnerMachine:
         Refused: lambda self, message, now: self.outflow.refused(message, now),
     }  # fmt: skip
     _EVENTS: ClassVar[dict[type, Callable[[Any, Any, float], list[LearnerAction]]]] = {
-        TimerDue: _timer, Started: _started, StepDone: _step_done, Boundary: _boundary, Reborn: _reborn,
-        LeaveRequested: _leave,
+        TimerDue: lambda self, event, now: [], Started: _started, StepDone: _step_done, Boundary: _boundary,
+        Reborn: _reborn, LeaveRequested: _leave,
         Encoded: lambda self, event, now: self.outflow.encoded(event, now),
         ContributionLost: lambda self, event, now: self.outflow.lost(event, now),
         Prepared: lambda self, event, now: self.inflow.prepared(event),
