@@ -106,14 +106,14 @@ class SyncerChatter(Chatter):
         says: list[tuple[int, Callable[[], w.Message]]] = [
             (4, lambda: self.hello(key)),
             (6, lambda: w.Report(step=int(5 * self.now), trained_tokens=9, unmerged_tokens=1.0, dropped_tokens=0.0)),
-            (3, lambda: w.Heartbeat(step=count, epoch=self.machine.epoch if count else self.epoch())),
+            (3, lambda: w.Heartbeat(epoch=self.machine.epoch if count else self.epoch())),
             (12, lambda: self.contribution(key)),
             (3, lambda: w.Decline(fragment=fragment, version=count, reason="busy", eta_s=1.0)),
             (1, lambda: w.Pull(fragment=fragment)),
             (2, lambda: w.LayoutOffer(digest="layout", body=BODY)),
             (4, lambda: w.InitialOffer(fragment=fragment % P, body=BODY)),
             (2, lambda: w.Handback(fragment=fragment % P, stamp=self.stamp(), codec="fp32", value_bytes=9, body=BODY)),
-            (1, lambda: w.Goodbye(reason="bye", step=count, trained_tokens=9, left_tokens=1.0, dropped_tokens=0.0)),
+            (1, lambda: w.Goodbye(reason="bye", trained_tokens=9, left_tokens=1.0, dropped_tokens=0.0)),
             (1, w.StatusQuery),
             (1, lambda: w.Call(epoch=self.epoch(), fragment=0, version=1)),
         ]
@@ -124,7 +124,7 @@ class SyncerChatter(Chatter):
             name=key.name, incarnation=key.incarnation, run_id=self.some("", "run", "run", "other"),
             layout_digest=self.some("layout", "layout", "layout", "another"), epoch=self.epoch(),
             stamps=self.some((), tuple(Stamp(Epoch(1, 5), self.rng.randint(0, 6)) for _ in range(P))),
-            step=1, watching=self.rng.random() < 0.1,
+            watching=self.rng.random() < 0.1,
         )  # fmt: skip
 
     def contribution(self, key: MemberKey) -> w.Contribution:
@@ -240,7 +240,7 @@ class LearnerChatter(Chatter):
         self.versions = [v + self.some(0, 1) for v in self.versions]
         versions = tuple(self.versions) if self.rng.random() < 0.98 else (0,) * 5
         return w.Welcome(
-            epoch=self.epoch(), run_id="run", order=1, layout_digest="layout", versions=versions, progress=0.1
+            epoch=self.epoch(), run_id="run", order=1, versions=versions, progress=0.1
         )
 
     def unwelcome(self) -> w.Unwelcome:
@@ -252,7 +252,6 @@ class LearnerChatter(Chatter):
         stable = tuple(v - self.some(0, 1) for v in self.versions)
         return w.Beat(
             epoch=self.epoch(), open_rounds=rounds, versions=tuple(self.versions), stable=stable, progress=0.2,
-            draining=False,
         )  # fmt: skip
 
     def update(self, fragment: int) -> w.Update:

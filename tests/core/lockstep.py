@@ -192,7 +192,7 @@ class Lockstep(World):
             return  # it is dead, or has been taken over itself
         old, actor.site = actor.site, new
         if old is not None and old.alive and new.machine.phase is SyncerPhase.RUNNING and self.rng.random() < 0.5:
-            self.tell_syncer(old, m.Received(key=actor.key, message=Heartbeat(step=0, epoch=new.machine.epoch)))
+            self.tell_syncer(old, m.Received(key=actor.key, message=Heartbeat(epoch=new.machine.epoch)))
 
     # ---- the end
 

@@ -59,7 +59,7 @@ def test_a_syncer_that_was_held_up_reads_before_it_declares_anybody_dead() -> No
     machine = world.site.machine
     late = world.now + 100.0
     for key in keys:
-        machine.handle(m.Received(key=key, message=Heartbeat(step=5, epoch=machine.epoch)), late)
+        machine.handle(m.Received(key=key, message=Heartbeat(epoch=machine.epoch)), late)
     machine.handle(m.TimerDue(), late)
     assert {member.state for member in machine.fleet} == {MemberState.LIVE}
     for after in (machine.params.suspect_after_s, machine.params.gone_after_s):
@@ -69,7 +69,7 @@ def test_a_syncer_that_was_held_up_reads_before_it_declares_anybody_dead() -> No
 
 def test_as_many_fragments_as_a_run_may_have_fit_a_welcome() -> None:
     versions = (MAX_COUNT,) * MAX_FRAGMENTS
-    welcome = Welcome(epoch=Epoch(1, 1), run_id="run", order=1, layout_digest="layout", versions=versions, progress=0.0)
+    welcome = Welcome(epoch=Epoch(1, 1), run_id="run", order=1, versions=versions, progress=0.0)
     assert len(welcome.versions) == MAX_FRAGMENTS
     with pytest.raises(ValueError, match=r"InitialOffer\.fragment is 512"):
         InitialOffer(fragment=MAX_FRAGMENTS, body=BODY)

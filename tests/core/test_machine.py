@@ -56,7 +56,7 @@ def test_left_alone_a_machine_sleeps_from_deadline_to_deadline(kind: type[Chatte
             chatter.machine.handle(TimerDue(), now)
 
 
-@pytest.mark.parametrize("message", [Heartbeat(step=5, epoch=EPOCH), Heartbeat(step=5, epoch=Epoch(2**40 - 1, 1))])
+@pytest.mark.parametrize("message", [Heartbeat(epoch=EPOCH), Heartbeat(epoch=Epoch(2**40 - 1, 1))])
 def test_a_stranger_cannot_fence_a_syncer(message: Heartbeat) -> None:
     """A leftover learner of another run, or a liar: it is asked for its hello, which names its run."""
     syncer = new_syncer()
@@ -114,7 +114,7 @@ def test_a_step_right_after_joining_is_not_lost_to_an_update_that_was_waiting() 
         return Update(fragment=0, stamp=stamp, full=full, codec="fp32", value_bytes=4, body=body)
 
     learner = new_learner()
-    welcome = Welcome(epoch=EPOCH, run_id="r", order=1, layout_digest="layout", versions=(0,), progress=0.0)
+    welcome = Welcome(epoch=EPOCH, run_id="r", order=1, versions=(0,), progress=0.0)
     first, second = update(0, True), update(1, False)
     said = [Received(key=SYNCER, message=message) for message in (welcome, first)]
     ready = [UpdateReady(update=first, records=()), Received(key=SYNCER, message=second)]

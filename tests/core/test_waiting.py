@@ -2,8 +2,9 @@
 
 from tests.core.samples import ANN, BOB
 from zdiloco.core.machine import Note, Received, Send, TimerDue
-from zdiloco.core.messages import Hello
+from zdiloco.core.messages import Decline, Hello
 from zdiloco.core.params import SyncParams
+from zdiloco.core.status import status
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.core.waiting import Waiting
 from zdiloco.sim.world import World
@@ -88,3 +89,15 @@ def test_those_turned_away_are_remembered_in_a_bounded_place() -> None:
     for ident in range(1, 600):
         refusals(machine, MemberKey("x", ident), run_name="yours")
     assert len(machine.reception.turned_away) <= 256
+
+
+def test_status_says_how_long_one_that_declined_will_perhaps_be_busy() -> None:
+    world = World(SyncParams(min_quorum=2), 1)
+    ann, _ = world.join("a"), world.join("b")
+    desk = world.site.machine.desk
+    world.run_until(lambda: bool(desk.fragments and desk.fragments[0].round), 10.0)
+    version = desk.fragments[0].round.version
+    decline = Decline(fragment=0, version=version, reason="uplink busy", eta_s=1.5)
+    world.tell_syncer(world.site, Received(key=ann.key, message=decline))
+    found = status(world.site.machine, world.now)["fragments"][0]["round"]
+    assert found["declined"] == {"a": "uplink busy (perhaps for 1.5 s)"}

@@ -96,12 +96,11 @@ class Impostor:
         body = some([make_body(name, b"x", 1024), w.Body(transfer=name, nbytes=count, chunk_bytes=1, digest=1)])
         last = [
             w.Farewell(epoch=NO_EPOCH, finished=True, reason="over"),
-            w.Welcome(epoch=NO_EPOCH, run_id="?", order=1, layout_digest="?", versions=(1,) * 9, progress=0.9),
+            w.Welcome(epoch=NO_EPOCH, run_id="?", order=1, versions=(1,) * 9, progress=0.9),
         ]
         message = some([
             *(last if self._of_old else []),
-            w.Beat(epoch=epoch, open_rounds=((fragment, 1),), versions=(count,), stable=(count,), progress=0.5,
-                   draining=True),
+            w.Beat(epoch=epoch, open_rounds=((fragment, 1),), versions=(count,), stable=(count,), progress=0.5),
             w.Call(epoch=epoch, fragment=fragment, version=max(1, count)),
             w.Ack(fragment=fragment, held=count, merged=0),
             w.Update(fragment=fragment, stamp=Stamp(epoch, count), full=some([True, False]), codec=some(["bf16", "?"]),

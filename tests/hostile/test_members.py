@@ -121,7 +121,7 @@ def test_a_member_that_offers_everything_and_delivers_nothing(scene: Scene) -> N
         ):  # fmt: skip
             enemy.say(w.Contribution(**{**other, **change}))
         assert inbox.reserved_bytes <= 2**20
-    enemy.say(w.Goodbye(reason="", step=1, trained_tokens=0, left_tokens=0, dropped_tokens=0))
+    enemy.say(w.Goodbye(reason="", trained_tokens=0, left_tokens=0, dropped_tokens=0))
     scene.run.until(lambda: scene.syncer.machine.fleet.find(EVE).state == "finished", "its leave")
     scene.end()
 
@@ -138,7 +138,7 @@ def chatter(rng: random.Random, scene: Scene, welcome: w.Welcome) -> Any:
     ])  # fmt: skip
     fragment = some([0, 1, 2, 511])
     return some([
-        hello(scene), w.Heartbeat(step=count, epoch=some([welcome.epoch, NO_EPOCH])), w.Pull(fragment=fragment),
+        hello(scene), w.Heartbeat(epoch=some([welcome.epoch, NO_EPOCH])), w.Pull(fragment=fragment),
         w.Report(step=count, trained_tokens=count, unmerged_tokens=count, dropped_tokens=count), w.StatusQuery(),
         w.Contribution(
             fragment=fragment, seq=max(1, count), after=some([0, count]), stamp=stamp, steps=count, tokens=count,
@@ -147,8 +147,8 @@ def chatter(rng: random.Random, scene: Scene, welcome: w.Welcome) -> Any:
         w.Decline(fragment=fragment, version=max(0, version), reason="no", eta_s=count / 2**30),
         w.LayoutOffer(digest="x", body=body), w.InitialOffer(fragment=fragment, body=body), w.Donate(),
         w.Handback(fragment=fragment, stamp=stamp, codec="fp32", value_bytes=count, body=body),
-        w.Goodbye(reason="x", step=count, trained_tokens=count, left_tokens=count, dropped_tokens=count),
-        w.Welcome(epoch=Epoch(9, 9), run_id="?", order=1, layout_digest="?", versions=(1,), progress=1.0),
+        w.Goodbye(reason="x", trained_tokens=count, left_tokens=count, dropped_tokens=count),
+        w.Welcome(epoch=Epoch(9, 9), run_id="?", order=1, versions=(1,), progress=1.0),
         w.Update(fragment=fragment, stamp=stamp, full=True, codec="bf16", value_bytes=count, body=body),
         Credit(transfer=some(["", "x", *scene.syncer.transfers.outbox._held]), upto=count, received=some([0, count])),
         Gone(transfer=some(["c/1", "x"]), by_sender=some([True, False]), reason="no"),

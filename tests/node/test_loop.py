@@ -22,7 +22,7 @@ from zdiloco.wire.flow import InboxParams
 
 pytestmark = pytest.mark.net
 KEY = MemberKey("a", 7)
-BEAT = Heartbeat(step=1, epoch=NO_EPOCH)
+BEAT = Heartbeat(epoch=NO_EPOCH)
 Context = zmq.Context[zmq.Socket[bytes]]
 
 

@@ -306,10 +306,10 @@ def hostile_messages() -> list[Any]:
         messages.Handback(fragment=0, stamp=stamp, codec="zip", value_bytes=1, body=body),
         messages.Update(fragment=0, stamp=stamp, full=True, codec="bf16", value_bytes=9, body=body),
         messages.Decline(fragment=511, version=3, reason="", eta_s=0), messages.Donate(), messages.Beat(
-            epoch=Epoch(0, 0), open_rounds=(), versions=(), stable=(), progress=0, draining=False),
-        messages.Goodbye(reason="", step=0, trained_tokens=0, left_tokens=0, dropped_tokens=0),
+            epoch=Epoch(0, 0), open_rounds=(), versions=(), stable=(), progress=0),
+        messages.Goodbye(reason="", trained_tokens=0, left_tokens=0, dropped_tokens=0),
         Credit(transfer="nothing", upto=2**40, received=0), Gone(transfer="nothing", by_sender=True, reason=""),
-        messages.Heartbeat(step=0, epoch=Epoch(0, 0)),
+        messages.Heartbeat(epoch=Epoch(0, 0)),
     ]  # fmt: skip
 
 

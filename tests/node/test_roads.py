@@ -8,7 +8,7 @@ import zmq
 from zdiloco.core.messages import Heartbeat, Hello
 from zdiloco.node.roads import Roads
 from zdiloco.node.sockets import Road, identity_of
-from zdiloco.units import NO_EPOCH, MemberKey
+from zdiloco.units import NO_EPOCH, Epoch, MemberKey
 from zdiloco.wire.encoding import encode
 from zdiloco.wire.outbox import Outbox
 from zdiloco.wire.transfer import Credit
@@ -74,15 +74,15 @@ def test_a_chunk_waits_once_however_often_it_is_asked_for(roads: Roads, wire: Wi
 def test_a_road_that_is_dialled_anew_while_it_is_read_goes_on(roads: Roads, wire: Wire) -> None:
     """An arrival may make a learner start over, with sockets of its own."""
     other: Any = Wire()
-    beats = [encode(Heartbeat(step=step, epoch=NO_EPOCH)) for step in range(3)]
+    beats = [encode(Heartbeat(epoch=Epoch(counter, 1))) for counter in range(3)]
     wire.inbound = [[identity_of(KEY), beat] for beat in beats[:2]]
     other.inbound = [[identity_of(KEY), beats[2]]]
-    steps = []
+    heard = []
     for arrival in roads.receive(Road.CONTROL, 10):
         assert arrival is not None
-        steps.append(arrival.message.step)
+        heard.append(arrival.message.epoch.counter)
         roads.sockets[Road.CONTROL] = other
-    assert steps == [0, 2]
+    assert heard == [0, 2]
 
 
 def test_a_dropped_transfer_leaves_the_others_in_the_queue(roads: Roads, wire: Wire) -> None:
@@ -111,7 +111,7 @@ def test_a_hello_for_somebody_else_is_dropped_and_counted(roads: Roads, wire: Wi
 
 
 def test_an_identity_that_is_not_exactly_ours_is_dropped_and_counted(roads: Roads, wire: Wire) -> None:
-    beat = Heartbeat(step=1, epoch=NO_EPOCH)
+    beat = Heartbeat(epoch=NO_EPOCH)
     for identity in (b"a:00000000000000AB", b"a:0000000000000000", b"a:+00000000000000b", b"\x1b[2J:0000000000000007"):
         assert receive(roads, wire, identity, beat) == [None]
     assert roads.strangers == {"identity": 4}

@@ -26,10 +26,10 @@ STAMP = Stamp(EPOCH, 41)
 
 EXAMPLES: dict[str, WireMessage] = {
     "hello": m.Hello(
-        name="us-east-0", incarnation=2**64 - 1, run_id="r1", layout_digest="ab12", epoch=EPOCH, stamps=(STAMP,), step=7
+        name="us-east-0", incarnation=2**64 - 1, run_id="r1", layout_digest="ab12", epoch=EPOCH, stamps=(STAMP,)
     ),
     "report": m.Report(step=100, trained_tokens=409_600, unmerged_tokens=8192.5, dropped_tokens=0.0),
-    "heartbeat": m.Heartbeat(step=100, epoch=EPOCH),
+    "heartbeat": m.Heartbeat(epoch=EPOCH),
     "contribution": m.Contribution(
         fragment=3,
         seq=17,
@@ -47,10 +47,10 @@ EXAMPLES: dict[str, WireMessage] = {
     "layout": m.LayoutOffer(digest="ab12", body=BODY),
     "initial": m.InitialOffer(fragment=3, body=BODY),
     "handback": m.Handback(fragment=3, stamp=STAMP, codec="bf16", value_bytes=2_000_000, body=BODY),
-    "goodbye": m.Goodbye(reason="finished", step=400, trained_tokens=10**6, left_tokens=12.25, dropped_tokens=0.0),
+    "goodbye": m.Goodbye(reason="finished", trained_tokens=10**6, left_tokens=12.25, dropped_tokens=0.0),
     "query": m.StatusQuery(),
     "welcome": m.Welcome(
-        epoch=EPOCH, run_id="r1", order=5, layout_digest="ab12", versions=(41, -1, 300), progress=0.25
+        epoch=EPOCH, run_id="r1", order=5, versions=(41, -1, 300), progress=0.25
     ),
     "unwelcome": m.Unwelcome(reason="layout", text="tensor a differs", fatal=True),
     "donate": m.Donate(),
@@ -60,7 +60,7 @@ EXAMPLES: dict[str, WireMessage] = {
     "call": m.Call(epoch=EPOCH, fragment=3, version=42),
     "update": m.Update(fragment=3, stamp=STAMP, full=False, codec="bf16", value_bytes=2_000_000, body=BODY),
     "beat": m.Beat(
-        epoch=EPOCH, open_rounds=((3, 42), (4, 41)), versions=(41, 40), stable=(40, -1), progress=0.5, draining=False
+        epoch=EPOCH, open_rounds=((3, 42), (4, 41)), versions=(41, 40), stable=(40, -1), progress=0.5
     ),
     "farewell": m.Farewell(epoch=EPOCH, finished=True, reason="target reached", versions=(7, 8)),
     "status": m.Status(body=BODY),
@@ -71,15 +71,15 @@ EXAMPLES: dict[str, WireMessage] = {
 
 GOLDEN = {
     "hello": (
-        "8ba17602a174a568656c6c6fa46e616d65a975732d656173742d30ab696e6361726e6174696f6ecfffffffffffffffffa872"
+        "8aa17602a174a568656c6c6fa46e616d65a975732d656173742d30ab696e6361726e6174696f6ecfffffffffffffffffa872"
         "756e5f6e616d65a0a672756e5f6964a27231ad6c61796f75745f646967657374a461623132a565706f63689202cffedcba98"
-        "76543210a67374616d707391929202cffedcba987654321029a47374657007a87761746368696e67c2"
+        "76543210a67374616d707391929202cffedcba987654321029a87761746368696e67c2"
     ),
     "report": (
         "86a17602a174a67265706f7274a47374657064ae747261696e65645f746f6b656e73ce00064000af756e6d65726765645f74"
         "6f6b656e73cb40c0004000000000ae64726f707065645f746f6b656e73cb0000000000000000"
     ),
-    "heartbeat": "84a17602a174a9686561727462656174a47374657064a565706f63689202cffedcba9876543210",
+    "heartbeat": "83a17602a174a9686561727462656174a565706f63689202cffedcba9876543210",
     "contribution": (
         "8ca17602a174ac636f6e747269627574696f6ea8667261676d656e7403a373657111a5616674657210a57374616d70929202"
         "cffedcba987654321029a5737465707318a6746f6b656e73ce00018000a86375745f73746570cd0190a776657273696f6e2a"
@@ -105,14 +105,13 @@ GOLDEN = {
         "73ce002625a0ab6368756e6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
     ),
     "goodbye": (
-        "87a17602a174a7676f6f64627965a6726561736f6ea866696e6973686564a473746570cd0190ae747261696e65645f746f6b"
-        "656e73ce000f4240ab6c6566745f746f6b656e73cb4028800000000000ae64726f707065645f746f6b656e73cb0000000000"
-        "000000"
+        "86a17602a174a7676f6f64627965a6726561736f6ea866696e6973686564ae747261696e65645f746f6b656e73ce000f4240"
+        "ab6c6566745f746f6b656e73cb4028800000000000ae64726f707065645f746f6b656e73cb0000000000000000"
     ),
     "query": "83a17602a174a57175657279a66c61796f7574c2",
     "welcome": (
-        "88a17602a174a777656c636f6d65a565706f63689202cffedcba9876543210a672756e5f6964a27231a56f7264657205ad6c"
-        "61796f75745f646967657374a461623132a876657273696f6e739329ffcd012ca870726f6772657373cb3fd0000000000000"
+        "87a17602a174a777656c636f6d65a565706f63689202cffedcba9876543210a672756e5f6964a27231a56f7264657205a876"
+        "657273696f6e739329ffcd012ca870726f6772657373cb3fd0000000000000"
     ),
     "unwelcome": (
         "85a17602a174a9756e77656c636f6d65a6726561736f6ea66c61796f7574a474657874b074656e736f722061206469666665"
@@ -132,8 +131,8 @@ GOLDEN = {
         "6279746573ce002625a0ab6368756e6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
     ),
     "beat": (
-        "88a17602a174a462656174a565706f63689202cffedcba9876543210ab6f70656e5f726f756e64739292032a920429a87665"
-        "7273696f6e73922928a6737461626c659228ffa870726f6772657373cb3fe0000000000000a8647261696e696e67c2"
+        "87a17602a174a462656174a565706f63689202cffedcba9876543210ab6f70656e5f726f756e64739292032a920429a87665"
+        "7273696f6e73922928a6737461626c659228ffa870726f6772657373cb3fe0000000000000"
     ),
     "farewell": (
         "86a17602a174a86661726577656c6ca565706f63689202cffedcba9876543210a866696e6973686564c3a6726561736f6eae"
@@ -339,14 +338,14 @@ def largest() -> list[WireMessage]:
     stamp = Stamp(epoch, MAX_COUNT)
     return [
         m.Hello(
-            name=name, incarnation=2**64 - 1, run_id=name, layout_digest=name, epoch=epoch, step=MAX_COUNT,
+            name=name, incarnation=2**64 - 1, run_id=name, layout_digest=name, epoch=epoch,
             stamps=(stamp,) * MAX_FRAGMENTS,
         ),
         m.Beat(
             epoch=epoch, open_rounds=((MAX_FRAGMENTS - 1, MAX_COUNT),) * MAX_FRAGMENTS, versions=many, stable=many,
-            progress=1.0, draining=True,
+            progress=1.0,
         ),
-        m.Welcome(epoch=epoch, run_id=name, order=MAX_COUNT, layout_digest=name, versions=many, progress=1.0),
+        m.Welcome(epoch=epoch, run_id=name, order=MAX_COUNT, versions=many, progress=1.0),
         m.Unwelcome(reason=name, text=text, fatal=True),
         m.Handback(fragment=511, stamp=stamp, codec=name, value_bytes=MAX_COUNT, body=body),
         Credit(

@@ -108,11 +108,10 @@ def hello_of(learner: "LearnerMachine") -> Hello:
         layout_digest=learner.layout_digest,
         epoch=NO_EPOCH if watching else max([learner.epoch, *(stamp.epoch for stamp in seen)]),
         stamps=seen if learner.ready and not watching else (),
-        step=learner.step,
         watching=watching,
     )
 
 
 def heartbeat_of(learner: "LearnerMachine") -> Heartbeat:
     """A learner's sign of life."""
-    return Heartbeat(step=learner.step, epoch=NO_EPOCH if learner.watching else learner.epoch)
+    return Heartbeat(epoch=NO_EPOCH if learner.watching else learner.epoch)

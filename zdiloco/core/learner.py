@@ -346,7 +346,7 @@ class LearnerMachine:
 
     def _goodbye(self) -> list[LearnerAction]:
         goodbye = Goodbye(
-            reason=self.leave_reason, step=self.step, trained_tokens=self.trained_tokens,
+            reason=self.leave_reason, trained_tokens=self.trained_tokens,
             left_tokens=self.weighed("unmerged"), dropped_tokens=max(0.0, self.weighed("dropped")),
         )  # fmt: skip
         return [Send(key=SYNCER, message=goodbye), *self._stop(self.leave_reason, 0)]

@@ -54,14 +54,13 @@ class Hello:
     layout_digest: str = ""
     epoch: Epoch = NO_EPOCH
     stamps: tuple[Stamp, ...] = ()
-    step: int = 0
     watching: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= MAX_NAME:
             raise ValueError(f"Hello.name has {len(self.name)} characters; allowed is 1 to {MAX_NAME}")
         check_text(self, run_name=MAX_NAME, run_id=MAX_NAME, layout_digest=MAX_NAME)
-        check_range(self, incarnation=(1, 2**64 - 1), step=(0, MAX_COUNT))
+        check_range(self, incarnation=(1, 2**64 - 1))
         check_epoch(self, self.epoch)
         if len(self.stamps) > MAX_FRAGMENTS:
             raise ValueError(f"Hello.stamps has {len(self.stamps)} entries; allowed is {MAX_FRAGMENTS}")
@@ -86,11 +85,9 @@ class Report:
 class Heartbeat:
     """A learner lives, whatever its training thread does. `epoch` is the highest one it has seen."""
 
-    step: int
     epoch: Epoch
 
     def __post_init__(self) -> None:
-        check_range(self, step=(0, MAX_COUNT))
         check_epoch(self, self.epoch)
 
 
@@ -188,7 +185,6 @@ class Goodbye:
     """A learner leaves in order. `left_tokens`: its unmerged work, share-weighted, which nobody will merge."""
 
     reason: str
-    step: int
     trained_tokens: int
     left_tokens: float
     dropped_tokens: float
@@ -196,7 +192,7 @@ class Goodbye:
     def __post_init__(self) -> None:
         every = (0, MAX_COUNT)
         check_text(self, reason=MAX_TEXT)
-        check_range(self, step=every, trained_tokens=every, left_tokens=every, dropped_tokens=every)
+        check_range(self, trained_tokens=every, left_tokens=every, dropped_tokens=every)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,13 +212,12 @@ class Welcome:
     epoch: Epoch
     run_id: str
     order: int
-    layout_digest: str
     versions: tuple[int, ...]
     progress: float
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
-        check_text(self, run_id=MAX_NAME, layout_digest=MAX_NAME)
+        check_text(self, run_id=MAX_NAME)
         check_range(self, order=(0, MAX_COUNT), progress=(0.0, 1e9))
         check_numbers(self, "versions", self.versions)
 
@@ -332,7 +327,6 @@ class Beat:
     versions: tuple[int, ...]
     stable: tuple[int, ...]
     progress: float
-    draining: bool
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)

@@ -187,7 +187,6 @@ class Reception:
             epoch=self.syncer.epoch,
             run_id=self.syncer.run_id,
             order=member.order,
-            layout_digest=self.syncer.layout_digest,
             versions=tuple(desk.stamp.version for desk in self.syncer.desk),
             progress=self.syncer.progress,
         )

@@ -203,7 +203,8 @@ class SyncerMachine:
         desk = self._desk_of(message.fragment)
         if desk is None or desk.round is None or desk.round.version != message.version:
             return []
-        desk.round.declined[member.key] = message.reason
+        ready = f" (perhaps for {message.eta_s:.1f} s)" if message.eta_s else ""
+        desk.round.declined[member.key] = message.reason + ready
         return self.close(self.desk.judge_one(desk, now))
 
     def _pull(self, member: Member, message: Pull, now: float) -> list[SyncerAction]:
@@ -363,7 +364,6 @@ class SyncerMachine:
             versions=tuple(desk.stamp.version for desk in self.desk),
             stable=tuple(desk.stable.version if desk.stable.epoch == self.epoch else -1 for desk in self.desk),
             progress=self.progress,
-            draining=self.phase is not _P.RUNNING,
         )
         return [Broadcast(message=beat), *([Broadcast(message=self.farewell)] if self.farewell else [])]
 
