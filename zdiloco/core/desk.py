@@ -45,11 +45,10 @@ class FragmentDesk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Closing:
-    """A round that closes now, with all that is merged in it, and what of each enters the merge."""
+    """A round that closes now, with all that is merged in it: each with what of it enters the merge."""
 
     desk: FragmentDesk
-    taken: list[Held]
-    passed: list[Passed]
+    taken: list[tuple[Held, Passed]]
     record: tuple[Merged, ...]
     why: str
 
@@ -258,7 +257,7 @@ class Desk:
         if desk.share:  # statistics are no step that could be shorter
             passed, few = desk.turnout.judge(passed, self.params.min_quorum, ending=self.draining)
             rnd.why = desk.why = f"{close.why}; {few}" if few else close.why
-        return Closing(desk=desk, taken=taken, passed=passed, record=record, why=rnd.why)
+        return Closing(desk=desk, taken=list(zip(taken, passed, strict=True)), record=record, why=rnd.why)
 
     def published(self, desk: FragmentDesk, stamp: Stamp, now: float) -> Round:
         """The outer step is made and goes out: the round is over. Returns it."""

@@ -347,10 +347,10 @@ class SyncerMachine:
         for closing in closings:
             desk = closing.desk
             parts = []
-            for held, passed in zip(closing.taken, closing.passed, strict=True):
+            for held, passed in closing.taken:
                 weight = weight_of(held.message, self.params) * passed.clip
                 parts.append(Part(id=held.id, codec=held.message.codec, weight=weight, clip=passed.clip))
-            self.intakes.in_merge[desk.index] = list(zip(closing.taken, closing.passed, strict=True))
+            self.intakes.in_merge[desk.index] = closing.taken
             stamp = Stamp(self.epoch, desk.stamp.version + 1)
             actions.append(Note(what=f"closes fragment {desk.index}", why=closing.why, level="debug"))
             merge = Merge(fragment=desk.index, stamp=stamp, parts=tuple(parts), merged=closing.record)
