@@ -14,6 +14,8 @@ from zdiloco import trace
 from zdiloco.lives import Part
 
 Found = TypeVar("Found")
+SAME_CALL_S = 0.001
+"""Two moments so close together are those of one call, told in two ways."""
 
 
 @dataclass(slots=True)
@@ -57,11 +59,12 @@ class Answers:
 
     def _take(self, record: trace.Arrived | trace.Declined, called_at: float | None) -> None:
         if isinstance(record, trace.Arrived) and record.answer_s is not None:
-            called_at = record.t - record.answer_s
+            measured = record.t - record.answer_s
+            if called_at is None or abs(called_at - measured) > SAME_CALL_S:
+                called_at = measured
         if called_at is None:
             return
-        at = round(called_at, 6)  # the same moment, told in two ways
-        answer = self._by_call.setdefault((record.who, record.fragment), {}).setdefault(at, Answer())
+        answer = self._by_call.setdefault((record.who, record.fragment), {}).setdefault(called_at, Answer())
         if isinstance(record, trace.Declined):
             answer.declined_s = record.t - called_at
         elif answer.answer_s is None:
