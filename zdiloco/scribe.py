@@ -25,7 +25,7 @@ from zdiloco.core.machine import (
     TimerDue,
 )
 from zdiloco.core.membership import Member, MemberState
-from zdiloco.core.messages import Ack, Call, Contribution, Decline, Goodbye, Report
+from zdiloco.core.messages import Ack, Call, Contribution, Decline, Report
 from zdiloco.core.start import SyncerPhase
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import NO_EPOCH, Epoch, FragmentId, MemberKey
@@ -89,7 +89,7 @@ class Scribe:
         if member is None:
             return []
         message = event.message
-        found = self._member(now, member, message.step if isinstance(message, Goodbye) else None)
+        found = self._member(now, member)
         if isinstance(message, Report) and member.key == event.key:
             found += self._step(now, member, len(machine.fleet.members))
         elif isinstance(message, Contribution) and member.key == event.key:
@@ -145,11 +145,8 @@ class Scribe:
                 under_way.pop(place)
         return [record for member in members.values() for record in self._member(now, member)]
 
-    def _member(self, now: float, member: Member, step: int | None = None) -> list[trace.Record]:
-        """What has changed about one member since the last look; of those that only watch nothing is told.
-
-        `step`: where it says that it is, as it leaves.
-        """
+    def _member(self, now: float, member: Member) -> list[trace.Record]:
+        """What has changed about one member since the last look; of those that only watch nothing is told."""
         name, seen = member.key.name, (member.key, member.state)
         before = self._states.get(name)
         if before == seen or member.watching:
@@ -162,10 +159,10 @@ class Scribe:
             joined = trace.Joined(t=now, who=name, incarnation=incarnation)
             if member.state is MemberState.JOINING:
                 return [joined]
-            return [joined, self._state(now, member, step)]
-        return [self._state(now, member, step)]
+            return [joined, self._state(now, member)]
+        return [self._state(now, member)]
 
-    def _state(self, now: float, member: Member, step: int | None) -> trace.Record:
+    def _state(self, now: float, member: Member) -> trace.Record:
         finished = member.state is MemberState.FINISHED
         return trace.Member(
             t=now,
@@ -174,7 +171,7 @@ class Scribe:
             state=str(member.state),
             why=member.why,
             silent_s=max(0.0, now - member.heard_at),
-            step=max(member.step, step or 0) if finished else None,
+            step=member.step if finished else None,
             trained=member.trained_tokens if finished else None,
         )
 

@@ -343,7 +343,7 @@ class Faults:
             return  # it is dead, or has been taken over itself
         old, actor.site = actor.site, new
         if tells and old is not None and old.alive and new.machine.phase is SyncerPhase.RUNNING:
-            word = Heartbeat(step=0, epoch=new.machine.epoch)
+            word = Heartbeat(epoch=new.machine.epoch)
             self.world.tell_syncer(old, m.Received(key=actor.key, message=word))
 
     _DEEDS: ClassVar[dict[FaultName, Callable[["Faults", "Fault", random.Random], bool]]] = {

@@ -197,8 +197,7 @@ class Replay:
         if not replica.lives(heard_at):
             return
         if heard_at == self._now:
-            step = replica.pace.steps_at(self._now)
-            self._say(replica, Heartbeat(step=step, epoch=self._machine.epoch))
+            self._say(replica, Heartbeat(epoch=self._machine.epoch))
         following = self._now + self._params.beat_every_s if heard_at == self._now else heard_at
         self._at(following, lambda: self._beat(replica))
 
@@ -227,7 +226,7 @@ class Replay:
         tokens = round(replica.pace.tokens_at(step))
         self._say(
             replica,
-            Goodbye(reason=AS_RECORDED, step=step, trained_tokens=tokens, left_tokens=0.0, dropped_tokens=0.0),
+            Goodbye(reason=AS_RECORDED, trained_tokens=tokens, left_tokens=0.0, dropped_tokens=0.0),
         )
 
     def _call(self, replica: Replica, fragment: int, version: int, called_at: float) -> None:
