@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence, Set
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -147,3 +148,37 @@ def test_the_order_of_a_round_does_not_matter(sizes: Sequence[float], order: Seq
     crooked = dict(zip((h.id.name for h in shuffled), Norms().judge(shuffled, 1, FACTOR, ALL), strict=True))
     assert straight == crooked
     assert all(0 <= passed.clip <= 1 for passed in straight.values())
+
+
+class Dumb(Norms):
+    """Says what is usual the dumb way: for each of them a median over all the others."""
+
+    def usual(self, held: Held, taken: Sequence[Held]) -> float | None:
+        own = self._seen.get(held.id.name)
+        rates = {name: seen.rate for name, seen in self._seen.items()}
+        rates.update({other.id.name: other.norm / math.sqrt(other.message.steps) for other in taken if other.norm > 0})
+        rates.pop(held.id.name, None)
+        if not rates:
+            return None
+        if len(rates) == 1:
+            return None if own is None else max(own.trusted, *rates.values())
+        return median(rates.values())
+
+
+sends = st.lists(st.tuples(st.sampled_from("abc01234"), st.sampled_from([0.0, 1.0, 1.0, 2.5, 7.0, 900.0])), max_size=9)
+
+
+@given(st.lists(sends, max_size=6))
+def test_usual_is_the_median_of_all_others_however_it_is_found(rounds: list[list[tuple[str, float]]]) -> None:
+    norms = Dumb()
+    for version, senders in enumerate(rounds, 1):
+        taken = [sent(name, norm) for name, norm in senders]
+        known = dict(norms._seen)
+        expected = [norms.usual(held, taken) for held in taken]
+        rates = {name: seen.rate for name, seen in known.items()}
+        rates.update({held.id.name: held.norm / 4 for held in taken if held.norm > 0})
+        assert [norms._usual(held.id.name, rates, sorted(rates.values())) for held in taken] == expected
+        bounds = [math.inf if usual is None else FACTOR * usual * 4 for usual in expected]
+        moved = any(held.norm > 0 for held in taken)
+        for clip, held, bound in zip(round_of(norms, *taken, version=version), taken, bounds, strict=True):
+            assert clip == (0.0 if moved else 1.0) if held.norm == 0 else clip == min(1.0, bound / held.norm)

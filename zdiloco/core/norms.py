@@ -5,10 +5,10 @@ bound; a long absence makes a contribution large, and that never gets it refused
 """
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from bisect import bisect_left
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import median
 
 from zdiloco.core.progress import Held
 
@@ -68,8 +68,11 @@ class Norms:
         that still count; of others nothing is remembered.
         """
         self._seen = {name: seen for name, seen in self._seen.items() if name in living}
-        usual = [self._usual(held, taken) for held in taken]
-        passed = [self._judge(held, at, taken, factor) for held, at in zip(taken, usual, strict=True)]
+        rates = {name: seen.rate for name, seen in self._seen.items()}
+        rates.update({held.id.name: _rate(held) for held in taken if held.norm > 0})
+        ordered, moved = sorted(rates.values()), any(held.norm > 0 for held in taken)
+        usual = [self._usual(held.id.name, rates, ordered) for held in taken]
+        passed = [_judge(held, at, factor, moved) for held, at in zip(taken, usual, strict=True)]
         for held, at in zip(taken, usual, strict=True):
             if held.norm > 0:
                 rate = _rate(held)
@@ -77,29 +80,34 @@ class Norms:
         self._seen = {name: seen for name, seen in self._seen.items() if seen.version > version - MEMORY}
         return passed
 
-    def _judge(self, held: Held, usual: float | None, taken: Sequence[Held], factor: float) -> Passed:
-        if held.norm == 0:
-            why = "all its values are zero, while others have moved"
-            return Passed(clip=0.0, remark=Remark.ZERO, why=why) if any(h.norm > 0 for h in taken) else WHOLE
-        steps = held.message.steps
-        bound = factor * usual * math.sqrt(steps) if factor and usual is not None else math.inf
-        if bound >= held.norm:
-            return WHOLE
-        clip, of = bound / held.norm, f"{factor:g} times what the others send"
-        why = f"its norm is {held.norm:.3g} after {steps} steps, the bound {bound:.3g} is {of}: scaled by {clip:.3g}"
-        return Passed(clip=clip, remark=Remark.CLIPPED, why=why)
+    def _usual(self, name: str, rates: dict[str, float], ordered: Sequence[float]) -> float | None:
+        """Norm per root of steps that is usual among all but this one; None: there is nothing to compare with.
 
-    def _usual(self, held: Held, beside: Iterable[Held]) -> float | None:
-        """Norm per root of steps that is usual beside this contribution; None: there is nothing to compare with."""
-        own = self._seen.get(held.id.name)
-        rates = {name: seen.rate for name, seen in self._seen.items()}
-        rates.update({other.id.name: _rate(other) for other in beside if other.norm > 0})
-        rates.pop(held.id.name, None)
-        if not rates:
+        `rates`: of whoever is remembered or has sent now; `ordered`: the same rates in ascending order.
+        """
+        own, mine = self._seen.get(name), rates.get(name)
+        others = len(ordered) - (mine is not None)
+        if not others:
             return None
-        if len(rates) == 1:  # of two that differ nobody knows who is right, unless one was otherwise before
-            return None if own is None else max(own.trusted, *rates.values())
-        return median(rates.values())
+        skip = len(ordered) if mine is None else bisect_left(ordered, mine)
+        if others == 1:  # of two that differ nobody knows who is right, unless one was otherwise before
+            return None if own is None else max(own.trusted, ordered[0 if skip else 1])
+        low, high = (ordered[place + (place >= skip)] for place in ((others - 1) // 2, others // 2))
+        return (low + high) / 2 if low != high else low
+
+
+def _judge(held: Held, usual: float | None, factor: float, moved: bool) -> Passed:
+    """Say what of one enters the merge. `moved`: whether anybody's values in it are other than zero."""
+    if held.norm == 0:
+        why = "all its values are zero, while others have moved"
+        return Passed(clip=0.0, remark=Remark.ZERO, why=why) if moved else WHOLE
+    steps = held.message.steps
+    bound = factor * usual * math.sqrt(steps) if factor and usual is not None else math.inf
+    if bound >= held.norm:
+        return WHOLE
+    clip, of = bound / held.norm, f"{factor:g} times what the others send"
+    why = f"its norm is {held.norm:.3g} after {steps} steps, the bound {bound:.3g} is {of}: scaled by {clip:.3g}"
+    return Passed(clip=clip, remark=Remark.CLIPPED, why=why)
 
 
 def absurd(norm: float, values: float, numel: int) -> str:
