@@ -31,6 +31,8 @@ def fleet_with(*states: MemberState) -> tuple[Fleet, list[Member]]:
     for number, state in enumerate(states):
         one, _ = fleet.welcome(MemberKey(f"m{number}", number + 1), state is S.WATCHING, 0.0)
         one.state = state
+        assert one.moved
+        one.moved(one)
         made.append(one)
     return fleet, made
 
@@ -166,10 +168,18 @@ def test_the_first_step_makes_it_live() -> None:
 
 def test_an_offender_begins_in_quarantine_under_whatever_incarnation() -> None:
     fleet = Fleet(PARAMS)
-    fleet.offenders.add(ANN.name)
+    fleet.offend(ANN.name)
     young, _ = fleet.welcome(YOUNG, False, 1.0)
     fleet.begin(young)
     assert young.state is S.QUARANTINED
+
+
+def test_offenders_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "MOST_OFFENDERS", 3)
+    fleet = Fleet(PARAMS)
+    for number in range(9):
+        fleet.offend(f"m{number}")
+    assert list(fleet.offenders) == ["m6", "m7", "m8"]
 
 
 def test_a_suspect_that_is_heard_is_live_again() -> None:
@@ -214,12 +224,38 @@ def test_who_is_not_waited_for_anyway_is_only_ever_gone(state: MemberState) -> N
 def test_silence_is_judged_again_at_the_next_moment_that_counts() -> None:
     fleet, (one, two) = fleet_with(S.LIVE, S.SUSPECT)
     one.heard_at, two.heard_at = 2.0, 0.5
+    assert fleet.silence_due() == 3.0, "heard meanwhile: the moment may come early, and is then found anew"
+    assert fleet.judge_silence(3.0) == []
     assert fleet.silence_due() == 5.0
-    one.heard_at = 4.0  # heard meanwhile: the moment may come early, and is then found anew
-    assert fleet.silence_due() == 5.0
-    assert fleet.judge_silence(5.0) == []
+    assert fleet.judge_silence(4.9) == []
+    assert fleet.judge_silence(5.0) == [one]
+    assert fleet.silence_due() == 6.0
+    assert fleet.judge_silence(6.0) == []
     assert fleet.silence_due() == 6.5
     assert fleet_with(S.GONE, S.FINISHED)[0].silence_due() is None
+
+
+def test_of_thousands_that_are_heard_only_those_whose_moment_comes_are_looked_at() -> None:
+    fleet, made = fleet_with(*[S.LIVE] * 1000)
+    looks = 0
+    for tenth in range(1, 601):
+        now = tenth / 10
+        for one in made[tenth % 10 :: 10]:
+            fleet.hear(one.key, now)
+        if now >= (fleet.silence_due() or 0.0):
+            looks += 1
+            assert fleet.judge_silence(now) == []
+    assert looks < 100, "beats of one second over a minute: four looks in three seconds at most"
+
+
+def test_a_silent_one_is_found_whoever_else_speaks() -> None:
+    fleet, made = fleet_with(*[S.LIVE] * 50)
+    changed = []
+    for tenth in range(1, 100):
+        for one in made[1:]:
+            fleet.hear(one.key, tenth / 10)
+        changed += [(tenth / 10, one.key.name, one.state) for one in fleet.judge_silence(tenth / 10)]
+    assert changed == [(3.0, "m0", S.SUSPECT), (6.0, "m0", S.GONE)]
 
 
 @pytest.mark.parametrize("state", S)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.samples import ANN, BOB, EVE, FAST, member
 from zdiloco.core.membership import Member
-from zdiloco.core.pace import MIN_CHECK_S, Due, NotDue, crossing, judge_due, max_open_rounds, needed_steps
+from zdiloco.core.pace import MIN_CHECK_S, Due, NotDue, Watch, crossing, judge_due, max_open_rounds, needed_steps
 from zdiloco.core.params import SyncParams
 from zdiloco.units import MemberKey
 
@@ -167,3 +167,38 @@ def test_a_crossing_in_the_past_is_sure_and_a_guess_lies_ahead(fields: Any, late
     now = 10.0 + later
     at, sure = crossing(member(**fields), 0.0, needed, now, FAST)
     assert sure or at > now
+
+
+# ---- followed report by report
+
+
+changes = st.tuples(
+    st.integers(0, 4),
+    st.sampled_from(["steps", "steps", "steps", "cut", "comes", "goes"]),
+    st.sampled_from([0.1, 0.25, 0.5, 1.0, 2.0]),
+)
+
+
+@given(st.lists(changes, max_size=60), st.integers(1, 3), st.integers(1, 6), st.lists(members, min_size=5, max_size=5))
+def test_a_watch_knows_at_every_moment_what_asking_everybody_says(
+    moves: list[Any], quorum: int, needed: int, fleet: list[Any]
+) -> None:
+    made = [member(MemberKey(f"m{i}", 1), **fields) for i, fields in enumerate(fleet)]
+    there, now = made[:3], 20.0
+    watch = Watch(0, needed, there, FAST)
+    for number, what, after_s in moves:
+        one, now = made[number], now + after_s
+        if what == "steps":
+            one.report(one.step + 1, now)
+        elif what == "cut":
+            one.marks[0] = max(one.marks.get(0, 0), one.step)
+        elif what == "comes" and one not in there:
+            there.append(one)
+        elif what == "goes" and one in there:
+            there.remove(one)
+        watch.follow(one, one in there)
+        at = watch.due_at(quorum)
+        assert isinstance(judge_due(0, needed, there, quorum, now, FAST), Due) == (at <= now)
+        if now < at < math.inf:
+            assert isinstance(judge_due(0, needed, there, quorum, at, FAST), Due), "without another word"
+            assert isinstance(judge_due(0, needed, there, quorum, at - 1e-6, FAST), NotDue), "and not before"

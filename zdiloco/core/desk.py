@@ -1,19 +1,21 @@
 """All rounds of all fragments: which to call, what they hold, when they close.
 
 Rule: the desk decides about rounds and nothing else; members come from the fleet, bytes are handles. Whatever changes
-who is in, held, declined or live is followed by `judge`, which closes what may be closed.
+who is in, held, declined or live is followed by `judge`, which closes what may be closed. What a single member does
+is followed for that member alone (`place`, `stepped`), so that no event costs more because there are more of them.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90
-from zdiloco.core.membership import Fleet
+from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90_of_ordered
+from zdiloco.core.membership import Fleet, Member
 from zdiloco.core.norms import Norms, Passed
-from zdiloco.core.pace import Due, judge_due, max_open_rounds, needed_steps
+from zdiloco.core.pace import Due, Watch, judge_due, max_open_rounds, needed_steps, why_not
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Intake
+from zdiloco.core.roll import Roll
 from zdiloco.core.rounds import Attendance, Close, Round, RoundEvent, RoundState, Wait, decide, has_quorum
 from zdiloco.core.turnout import Turnout
 from zdiloco.units import NO_STAMP, FragmentId, MemberKey, Merged, Stamp
@@ -35,6 +37,8 @@ class FragmentDesk:
     stamp: Stamp = NO_STAMP
     stable: Stamp = NO_STAMP
     round: Round | None = None
+    roll: Roll = field(default_factory=Roll)
+    watch: Watch | None = None
     first_turn: bool = True
     check_at: float = math.inf
     due: Due | None = None
@@ -69,6 +73,7 @@ class Desk:
         self.most_open = 1 << 30
         self.parked = 0
         self.no_room: dict[FragmentId, set[MemberKey]] = {}
+        fleet.on_moved, fleet.on_stepped = self.moved, self.stepped
 
     def __iter__(self) -> Iterator[FragmentDesk]:
         return iter(self.fragments)
@@ -82,8 +87,7 @@ class Desk:
 
     def max_open(self) -> int:
         """How many rounds may be open at once, parked ones apart."""
-        paces = [m.pace.value for m in self.fleet.counted() if m.pace.value]
-        by_time = max_open_rounds(len(self.fragments), self.round_s.value, min(paces, default=None), self.params)
+        by_time = max_open_rounds(len(self.fragments), self.round_s.value, self.fleet.paces.least, self.params)
         return max(1, min(by_time, self.most_open))
 
     def open_rounds(self) -> list[Round]:
@@ -102,25 +106,23 @@ class Desk:
         self.started = True
         for member in members:
             member.first_step = member.step
+        for desk in self.fragments:
+            desk.watch = desk.due = None
         self.look_again(now)
         return True
 
     def look_again(self, now: float) -> None:
         """Judge at once which fragments are due: the fleet has changed."""
         for desk in self.fragments:
-            desk.check_at, desk.due = now, None
+            desk.check_at = now
 
     def call(self, now: float) -> list[Round]:
         """Open the rounds that are due, the longest overdue first, as far as slots are free."""
         if self.draining or not self.started:
             return []
-        members, quorum = self.fleet.counted(), self.quorum()
         for desk in self.fragments:
             if desk.round is None and desk.check_at <= now:
-                needed = needed_steps(desk.index, len(self.fragments), desk.first_turn, self.params)
-                found = judge_due(desk.index, needed, members, quorum, now, self.params)
-                desk.due, desk.why = (found, found.why) if isinstance(found, Due) else (None, found.why)
-                desk.check_at = math.inf if isinstance(found, Due) else found.check_at
+                self._judge_due(desk, now)
         ready = sorted((d for d in self.fragments if d.due), key=lambda d: (d.due.since if d.due else 0, d.index))
         if not ready:
             return []
@@ -129,18 +131,35 @@ class Desk:
         under_way = sum(desk.round is not None for desk in self.fragments)
         free, opened = min(self.max_open() - self.taking_slots(), self.most_open - under_way), []
         for desk in ready:
-            if free > 0 or len(self.counting(desk)) >= quorum:  # what is held already needs no room
+            if free > 0 or len(self.counting(desk)) >= self.quorum():  # what is held already needs no room
                 free -= 1
                 opened.append(self._open(desk, now))
             else:
                 desk.why = f"due, waits for one of {self.max_open()} slots"
         return opened
 
+    def _judge_due(self, desk: FragmentDesk, now: float) -> None:
+        members, quorum = self.fleet.counted(), self.quorum()
+        needed = needed_steps(desk.index, len(self.fragments), desk.first_turn, self.params)
+        if desk.watch is None:
+            desk.watch = Watch(desk.index, needed, members, self.params)
+        at = desk.watch.due_at(quorum)
+        if at > now:
+            desk.due, desk.check_at, desk.why = None, at, why_not(len(members), quorum, needed)
+            return
+        desk.check_at = math.inf
+        if desk.due is None:
+            found = judge_due(desk.index, needed, members, quorum, now, self.params)
+            assert isinstance(found, Due)
+            desk.due, desk.why = found, found.why
+
     def _open(self, desk: FragmentDesk, now: float) -> Round:
         why = desk.due.why if desk.due else ""
         version = desk.stamp.version + 1
         desk.round = Round(fragment=desk.index, version=version, called_at=now, why=why)
-        desk.due, desk.first_turn, desk.check_at = None, False, math.inf
+        desk.due, desk.watch, desk.first_turn, desk.check_at = None, None, False, math.inf
+        no_room = self.no_room.get(desk.index, set())
+        desk.roll.open(self.fleet.waited_for() - desk.roll.held - no_room)
         desk.calls[version] = now
         for old in sorted(desk.calls)[:-CALLS_REMEMBERED]:
             del desk.calls[old]
@@ -156,39 +175,89 @@ class Desk:
         member = self.fleet.find(key)
         called_at = desk.calls.get(held.message.version)
         if member and called_at is not None:
-            member.answer.add(now - called_at)
+            self.fleet.answered(member, now - called_at)
         if desk.round and desk.round.gathering:
             desk.round.declined.pop(key, None)
             if held.message.version >= desk.round.version:
                 desk.round.fresh.add(key)
+        self.place(desk, key)
         return before
 
+    def declined(self, desk: FragmentDesk, rnd: Round, key: MemberKey, reason: str) -> None:
+        """A member cannot answer the call of this round now."""
+        rnd.declined[key] = reason
+        self.place(desk, key)
+
+    def has_room(self, key: MemberKey, fragment: FragmentId, there: bool) -> None:
+        """A contribution waits for room, so that nobody waits for it; or not any more."""
+        waiting = self.no_room.setdefault(fragment, set())
+        if there:
+            waiting.discard(key)
+        else:
+            waiting.add(key)
+        if not waiting:
+            del self.no_room[fragment]
+        self.place(self.fragments[fragment], key)
+
+    def place(self, desk: FragmentDesk, key: MemberKey) -> None:
+        """Sort one process in anew for one fragment: it came, answered, declined, moved, or has room now."""
+        rnd, waits = desk.round, self.no_room.get(desk.index, ())
+        held = key in desk.intake.held and key not in self.fleet.quarantined()
+        fresh = absent = False
+        if rnd is not None and rnd.gathering:
+            fresh = held and key in rnd.fresh
+            absent = not held and key in self.fleet.waited_for() and key not in rnd.declined and key not in waits
+        desk.roll.place(key, held=held, fresh=fresh, absent=absent)
+
+    def moved(self, member: Member) -> None:
+        """A member's state has changed."""
+        for desk in self.fragments:
+            self.place(desk, member.key)
+            self._follow(desk, member)
+
+    def stepped(self, member: Member) -> None:
+        """A member has reported steps, and so its pace."""
+        for desk in self.fragments:
+            if desk.round is None:
+                self._follow(desk, member)
+            else:
+                desk.roll.paced(member.key)
+
+    def marked(self, member: Member, fragment: FragmentId, cut_step: int) -> None:
+        """A member has cut a contribution: its next period on that fragment counts from there."""
+        member.marks[fragment] = max(member.marks.get(fragment, 0), cut_step)
+        self._follow(self.fragments[fragment], member)
+
+    def _follow(self, desk: FragmentDesk, member: Member) -> None:
+        if desk.watch is None:
+            return
+        desk.watch.follow(member, self.fleet.counts(member))
+        if desk.due is None:
+            desk.check_at = desk.watch.due_at(self.quorum())
+
     def counting(self, desk: FragmentDesk) -> set[MemberKey]:
-        """Whose held contribution counts for the quorum: everybody's but those in quarantine."""
-        return desk.intake.held.keys() - self.fleet.quarantined()
+        """Whose held contribution counts for the quorum: everybody's but those in quarantine. Not to be changed."""
+        return desk.roll.held
 
     def attendance(self, desk: FragmentDesk) -> Attendance:
-        """Who is where for the round of this fragment."""
-        rnd = desk.round
+        """Who is where for the round of this fragment, as long as nothing changes."""
+        rnd, roll = desk.round, desk.roll
         assert rnd is not None
         return Attendance(
-            waited_for=self.fleet.waited_for(),
+            absent=roll.absent,
             live=len(self.fleet.counted()),
-            held=self.counting(desk),
-            fresh=rnd.fresh & self.counting(desk),
-            declined=rnd.declined.keys() | self.no_room.get(desk.index, set()),
+            held=roll.held,
+            fresh=roll.fresh,
             quorum=self.quorum(),
             patience_ends=rnd.called_at + self._patience_s(),
         )
 
     def _patience_s(self) -> float:
         """How long held contributions wait for an answer to a call: one period, or as long as answers usually take."""
-        members = self.fleet.counted()
-        paces = [member.pace.value for member in members if member.pace.value]
-        answers = [member.answer.value for member in members if member.answer.value is not None]
+        paces, answers = self.fleet.paces.values, self.fleet.answers.values
         if not paces or not answers:
             return self.params.park_after_s
-        usual = max(self.params.sync_period * min(paces), max(paces), p90(answers))
+        usual = max(self.params.sync_period * paces[0], paces[-1], p90_of_ordered(answers))
         return min(self.params.park_after_s, usual)
 
     def judge(self, now: float) -> list[Closing]:
@@ -202,8 +271,8 @@ class Desk:
         if rnd is None or not rnd.gathering:
             return []
         seen = self.attendance(desk)
-        self._follow_quorum(rnd, has_quorum(seen), now)
-        ends, why = (None, "") if rnd.quorum_at is None else self._window(rnd, seen, now)
+        self._follow_quorum(desk, rnd, has_quorum(seen), now)
+        ends, why = (None, "") if rnd.quorum_at is None else self._window(desk, rnd, rnd.quorum_at)
         found = decide(seen, ends, why, now)
         rnd.why = desk.why = found.why
         if isinstance(found, Wait):
@@ -211,28 +280,28 @@ class Desk:
             return []
         return [self._close(desk, rnd, found, now)]
 
-    def _follow_quorum(self, rnd: Round, reached: bool, now: float) -> None:
+    def _follow_quorum(self, desk: FragmentDesk, rnd: Round, reached: bool, now: float) -> None:
         if reached and rnd.state is not RoundState.GRACE:
             if rnd.state is RoundState.OPEN:
                 self.quorum_s.add(now - rnd.called_at)  # parked rounds would spoil the average
             rnd.move(RoundEvent.QUORUM)
             rnd.quorum_at = now
+            desk.roll.begin_grace(self.fleet.pace_of)
         elif not reached and rnd.state is RoundState.GRACE:
             rnd.move(RoundEvent.QUORUM_LOST)
             rnd.quorum_at = None
+            desk.roll.end_grace()
 
-    def _window(self, rnd: Round, seen: Attendance, now: float) -> tuple[float, str]:
-        members = self.fleet.counted()
-        absent = seen.waited_for - seen.held - seen.declined
-        paces = [m.pace.value for m in members if m.pace.value]
+    def _window(self, desk: FragmentDesk, rnd: Round, quorum_at: float) -> tuple[float, str]:
+        slowest_s, answers = desk.roll.slowest_s(), self.fleet.answers.values
         inputs = GraceInputs(
             called_at=rnd.called_at,
-            quorum_at=rnd.quorum_at if rnd.quorum_at is not None else now,
-            step_s=min(paces, default=None),
+            quorum_at=quorum_at,
+            step_s=self.fleet.paces.least,
             quorum_s=self.quorum_s.value,
             sync_s=self.sync_s.value,
-            waiting_steps_s=[m.pace.value for m in members if m.key in absent and m.pace.value],
-            answers_s=[m.answer.value for m in members if m.answer.value is not None],
+            waiting_steps_s=() if slowest_s is None else (slowest_s,),
+            answers_s=(p90_of_ordered(answers),) if answers else (),
         )
         return grace_ends(inputs, self.params)
 
@@ -252,6 +321,7 @@ class Desk:
         rnd.closed_at = now
         desk.last_merged = len(desk.intake.held)
         taken, record = desk.intake.close()
+        desk.roll.close()
         living = {member.key.name for member in self.fleet.counted()}
         passed = desk.norms.judge(taken, rnd.version, self.params.clip, living)
         if desk.share:  # statistics are no step that could be shorter

@@ -29,7 +29,8 @@ class GraceInputs:
     """What the window depends on, in seconds.
 
     `step_s`: of the fastest live learner. `waiting_steps_s`: one step of each live learner neither in, held nor
-    declined. `answers_s`: average time from call to complete arrival, per live learner that has ever answered.
+    declined (the slowest alone is enough). `answers_s`: average time from call to complete arrival, per live learner
+    that has ever answered (their 90th percentile alone is enough).
     """
 
     called_at: float
@@ -63,5 +64,9 @@ def grace_ends(inputs: GraceInputs, params: SyncParams) -> tuple[float, str]:
 
 def p90(values: Sequence[float]) -> float:
     """The nearest-rank 90th percentile of at least one value."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-9 * len(ordered) // 10) - 1)]
+    return p90_of_ordered(sorted(values))
+
+
+def p90_of_ordered(values: Sequence[float]) -> float:
+    """The same of values in ascending order."""
+    return values[max(0, -(-9 * len(values) // 10) - 1)]

@@ -36,7 +36,8 @@ class Haste:
             return []
         self._look_at = now + LOOK_EVERY_S
         members = [member for member in self._syncer.fleet.counted() if member.state is MemberState.LIVE]
-        whys = {member.key: why for member in members if (why := self._why(member, self._step_s(members)))}
+        step_s = self._step_s(members)
+        whys = {member.key: why for member in members if (why := self._why(member, step_s))}
         self._seen = {key: self._seen.get(key, 0) + 1 for key in whys}
         self.behind = {key: whys[key] for key, looks in self._seen.items() if looks >= LOOKS}
         fresh = [key for key in sorted(self.behind) if key.name not in self._said]

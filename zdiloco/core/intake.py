@@ -12,6 +12,7 @@ from zdiloco.core.machine import CancelFetch, Fetch, Free, Note, Screen, Screene
 from zdiloco.core.membership import CONTRIBUTING, Fleet, Member, MemberEvent, MemberState
 from zdiloco.core.messages import Ack, Contribution, Refused
 from zdiloco.core.norms import Passed, absurd
+from zdiloco.core.ordered import Ordered
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Refusal
 from zdiloco.core.weights import implausible
@@ -30,9 +31,13 @@ _TEXTS = {
 
 @dataclass(slots=True)
 class Incoming:
-    """A contribution that is not held yet. `fetched`: its bytes are here and it is being looked at."""
+    """A contribution that is not held yet. `fetched`: its bytes are here and it is being looked at.
+
+    `number`: the how many-th that came.
+    """
 
     message: Contribution
+    number: int
     fetched: bool = False
     granted: bool = False
 
@@ -43,7 +48,9 @@ class Intakes:
     def __init__(self, params: SyncParams, desk: Desk, fleet: Fleet) -> None:
         self.params, self.desk, self.fleet = params, desk, fleet
         self.incoming: dict[tuple[MemberKey, FragmentId], Incoming] = {}
-        self._waiting: dict[tuple[MemberKey, FragmentId], None] = {}
+        self.offered = 0
+        self._waiting: dict[tuple[MemberKey, FragmentId], int] = {}
+        self._needs = Ordered()
         self.in_merge: dict[FragmentId, list[tuple[Held, Passed]]] = {}
         self._sent_back: dict[tuple[MemberKey, FragmentId], int] = {}
         self.used_bytes = 0
@@ -82,10 +89,24 @@ class Intakes:
             actions += self._let_go(place)
         member = self.fleet.find(key)
         if member:
-            member.marks[message.fragment] = max(member.marks.get(message.fragment, 0), message.cut_step)
-        self.incoming[place] = Incoming(message=message)
-        self._waiting[place] = None
+            self.desk.marked(member, message.fragment, message.cut_step)
+        self.offered += 1
+        self.incoming[place] = Incoming(message=message, number=self.offered)
+        if not self._waiting and self.used_bytes + message.body.nbytes <= self.params.budget_bytes:
+            return [*actions, self._grant(place)]
+        self._wait(place, message.body.nbytes)
         return actions + self.make_room()
+
+    def _wait(self, place: tuple[MemberKey, FragmentId], need: int) -> None:
+        self._waiting[place] = need
+        self._needs.add(need)
+        self.desk.has_room(*place, False)
+
+    def _wait_no_more(self, place: tuple[MemberKey, FragmentId]) -> None:
+        need = self._waiting.pop(place, None)
+        if need is not None:
+            self._needs.remove(need)
+            self.desk.has_room(*place, True)
 
     def _check(self, message: Contribution) -> tuple[Refusal, str] | None:
         if message.fragment >= len(self.desk.fragments):
@@ -103,30 +124,38 @@ class Intakes:
         not lose again and again), then the quarantined, then the oldest. Else room will come by itself; until then
         whoever waits for it counts as declined, so that no round waits.
         """
+        if not self._waiting or (self._fits_none() and not self._stuck()):
+            return []
         actions: list[SyncerAction] = []
-        self.desk.no_room.clear()
+        granted = []
         stuck = True  # until it is known that something moves: asked anew after each that was sent back
-        for key, fragment in list(self._waiting):
-            need = self.incoming[key, fragment].message.body.nbytes
+        for place, need in self._waiting.items():
             while self.used_bytes + need > self.params.budget_bytes and stuck:
                 stuck = self._stuck()
                 actions += self._send_back() if stuck else []
-            if self.used_bytes + need > self.params.budget_bytes:
-                self.desk.no_room.setdefault(fragment, set()).add(key)
-            else:
+            if self.used_bytes + need <= self.params.budget_bytes:
                 stuck = False
-                actions.append(self._grant((key, fragment)))
+                granted.append(place)
+                actions.append(self._grant(place))
+            if not stuck and self._fits_none():
+                break
+        for place in granted:
+            self._wait_no_more(place)
         return actions
+
+    def _fits_none(self) -> bool:
+        """Whether not even the smallest of those that wait has room."""
+        least = self._needs.least
+        return least is None or self.used_bytes + least > self.params.budget_bytes
 
     def _grant(self, place: tuple[MemberKey, FragmentId]) -> Fetch:
         incoming = self.incoming[place]
-        del self._waiting[place]
         incoming.granted = True
         self.used_bytes += incoming.message.body.nbytes
         return Fetch(key=place[0], message=incoming.message)
 
     def _take_out(self, place: tuple[MemberKey, FragmentId]) -> Incoming:
-        self._waiting.pop(place, None)
+        self._wait_no_more(place)
         return self.incoming.pop(place)
 
     def _stuck(self) -> bool:
@@ -141,7 +170,9 @@ class Intakes:
         oldest = min(held, key=self._place_in_queue)
         place = (oldest.id.key, oldest.id.fragment)
         self._sent_back[place] = self._sent_back.get(place, 0) + 1
-        del self.desk.fragments[oldest.id.fragment].intake.held[oldest.id.key]
+        desk = self.desk.fragments[oldest.id.fragment]
+        del desk.intake.held[oldest.id.key]
+        self.desk.place(desk, oldest.id.key)
         return self._refuse(oldest.id.key, oldest.message, Refusal.BUDGET, _TEXTS[Refusal.BUDGET]) + self._free(oldest)
 
     def _place_in_queue(self, held: Held) -> tuple[bool, int, bool, float]:
@@ -223,7 +254,7 @@ class Intakes:
             member.merged_tokens += desk.share * held.message.tokens
             member.staleness.add(float(desk.stamp.version - 1 - held.message.stamp.version))
             if member.state is MemberState.QUARANTINED:
-                self.fleet.offenders.discard(member.key.name)
+                self.fleet.offenders.pop(member.key.name, None)
                 member.move(MemberEvent.CLEAN, "a clean round")
         return actions + self.make_room()
 
@@ -250,11 +281,15 @@ class Intakes:
 
     def break_off(self, key: MemberKey) -> list[SyncerAction]:
         """A process is gone: what it was sending will not come; what is held of it stays and is merged."""
-        places = [place for place in self.incoming if place[0] == key and not self.incoming[place].fetched]
+        places = []
         for desk in self.desk:
+            place = (key, desk.index)
+            incoming = self.incoming.get(place)
+            if incoming and not incoming.fetched:
+                places.append((incoming.number, place))
             if key not in desk.intake.held:
-                self._sent_back.pop((key, desk.index), None)
-        actions = [action for place in places for action in self._let_go(place)]
+                self._sent_back.pop(place, None)
+        actions = [action for _, place in sorted(places) for action in self._let_go(place)]
         return actions + self.make_room()
 
     def closed(self, member: Member, message: Contribution) -> list[SyncerAction]:
@@ -279,7 +314,7 @@ class Intakes:
         if member:
             member.refused[reason] = member.refused.get(reason, 0) + 1
             if reason in (Refusal.NON_FINITE, Refusal.NORM):
-                self.fleet.offenders.add(key.name)
+                self.fleet.offend(key.name)
                 if (member.state, MemberEvent.OFFENDED) in _OFFENDING:
                     member.move(MemberEvent.OFFENDED, text)
         what = f"refuses {key.name}'s contribution {message.seq} to fragment {message.fragment}"

@@ -4,12 +4,13 @@ Rule: states move only along TABLE. Only LIVE, SUSPECT and QUARANTINED members c
 count for the quorum; only LIVE ones are waited for. Where K cannot be reached without those in quarantine, they do.
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from zdiloco.core.grace import Average
+from zdiloco.core.moments import Moments
+from zdiloco.core.ordered import Ordered
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import MachineError
 from zdiloco.units import FragmentId, MemberKey
@@ -66,11 +67,13 @@ TABLE: dict[tuple[MemberState, MemberEvent], MemberState] = {
     (_S.GONE, _E.LEFT): _S.FINISHED,
 }
 COUNTED = frozenset({_S.LIVE, _S.SUSPECT})
-MOST_MEMBERS = 4096
+MOST_MEMBERS = 16_384
 """Beyond so many, whoever is gone, only watches or has made no step is forgotten; those that train never are."""
 FORGETTABLE = (_S.GONE, _S.FINISHED, _S.WATCHING, _S.JOINING)
 MOST_REPLACED = 1024
 """Replaced incarnations that are remembered; the oldest are forgotten first."""
+MOST_OFFENDERS = 1024
+"""Names that sent what cannot be merged and have not behaved since; the oldest are forgotten first."""
 CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED})
 
 
@@ -104,7 +107,7 @@ class Member:
     refused: dict[str, int] = field(default_factory=dict)
     remarks: dict[str, int] = field(default_factory=dict)
     why: str = "welcomed"
-    moved: Callable[[], None] | None = None
+    moved: Callable[["Member"], None] | None = None
 
     def move(self, event: MemberEvent, why: str) -> None:
         """Go where TABLE says; anything else is our mistake."""
@@ -112,7 +115,7 @@ class Member:
             raise MachineError(f"member {self.key.name}: {event} while {self.state}")
         self.state, self.why = TABLE[self.state, event], why
         if self.moved:
-            self.moved()
+            self.moved(self)
 
     def report(self, step: int, now: float) -> None:
         """Take the member's step count; the pace is measured on our clock, between two reports of progress."""
@@ -131,38 +134,68 @@ class Member:
 
 
 class Fleet:
-    """All members by name, newest incarnation only, and the incarnations that were replaced."""
+    """All members by name, newest incarnation only, and the incarnations that were replaced.
+
+    Who counts, who is waited for and whose silence is due is kept member by member, so that nothing here is paid per
+    event and member. `on_moved` and `on_stepped` hear of each change of a member's state and of its steps.
+    """
 
     def __init__(self, params: SyncParams) -> None:
         self.params = params
         self.members: dict[str, Member] = {}
         self.replaced: dict[MemberKey, None] = {}
         self.past_tokens = 0
-        self.offenders: set[str] = set()
+        self.offenders: dict[str, None] = {}
         self.order = 0
-        self._silence_at: float | None = None
-        self._counted: list[Member] | None = None
+        self.in_state: dict[MemberState, dict[MemberKey, Member]] = {state: {} for state in MemberState}
+        self.paces, self.answers = Ordered(), Ordered()
+        """Of the counted members: seconds per step, and average seconds from call to complete arrival."""
+        self.on_moved: Callable[[Member], None] = _nobody_hears
+        self.on_stepped: Callable[[Member], None] = _nobody_hears
+        self._placed: dict[MemberKey, MemberState] = {}
+        self._counted: dict[MemberKey, Member] = {}
         self._live: set[MemberKey] = set()
         self._quarantined: set[MemberKey] = set()
+        self._short = True
+        self._silences = Moments()
 
-    def _changed(self) -> None:
-        """Somebody came or moved: who counts, who is waited for and whose silence is due is found anew."""
-        self._silence_at = self._counted = None
+    def _moved(self, member: Member) -> None:
+        """Somebody came, moved or went: sort it in anew, and those in quarantine where K needs them (no more)."""
+        key = member.key
+        was = self._placed.pop(key, None)
+        if was is not None:
+            del self.in_state[was][key]
+        if self.members.get(key.name) is member:
+            self._placed[key] = member.state
+            self.in_state[member.state][key] = member
+        if self.members.get(key.name, member) is member:  # no newer process of its name
+            self._silences.expect(key.name, None)
+        if key in self._placed:
+            self._silences.expect(key.name, self._silence_due(member))
+        # without those in quarantine there might never be a round again in which they could show that they behave
+        short = sum(len(self.in_state[state]) for state in COUNTED) < self.params.min_quorum
+        turned = list(self.in_state[MemberState.QUARANTINED].values()) if short != self._short else []
+        self._short = short
+        for one in (member, *turned):
+            self._sort_in(one)
+        for one in (member, *turned):
+            self.on_moved(one)
 
-    def _sorted_out(self) -> list[Member]:
-        """The counted members; with them, who is live and who is in quarantine. Found once per change of the fleet."""
-        if self._counted is None:
-            members = self.members.values()
-            self._counted = [member for member in members if member.state in COUNTED]
-            self._live = {member.key for member in members if member.state is MemberState.LIVE}
-            quarantined = [member for member in members if member.state is MemberState.QUARANTINED]
-            self._quarantined = {member.key for member in quarantined}
-            if len(self._counted) < self.params.min_quorum:
-                # without them there would never be a round again in which they could show that they behave
-                self._counted += quarantined
-                self._live |= self._quarantined
-                self._quarantined = set()
-        return self._counted
+    def _sort_in(self, member: Member) -> None:
+        key, state = member.key, self._placed.get(member.key)
+        needed = state is MemberState.QUARANTINED and self._short
+        _put(self._live, key, state is MemberState.LIVE or needed)
+        _put(self._quarantined, key, state is MemberState.QUARANTINED and not needed)
+        counts = state in COUNTED or needed
+        if counts == (key in self._counted):
+            return
+        if counts:
+            self._counted[key] = member
+        else:
+            member = self._counted.pop(key)
+        for values, value in ((self.paces, member.pace.value or None), (self.answers, member.answer.value)):
+            if value is not None:
+                (values.add if counts else values.remove)(value)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
@@ -197,9 +230,11 @@ class Fleet:
         if known and known.key == key:
             member.rounds, member.merged_tokens = known.rounds, known.merged_tokens
             member.trained_tokens = known.trained_tokens
-        member.moved = self._changed
+        member.moved = self._moved
         self.members[key.name] = member
-        self._changed()
+        if known and old:
+            self._moved(known)
+        self._moved(member)
         return member, old
 
     def _forget_one(self) -> bool:
@@ -207,14 +242,18 @@ class Fleet:
 
         One that had trained must not come back as if it were new: its tokens would count twice.
         """
-        free = [member for member in self.members.values() if member.state in FORGETTABLE]
+        free = [member for state in FORGETTABLE for member in self.in_state[state].values()]
         if not free:
             return False
         least = min(free, key=lambda m: (m.trained_tokens > 0, FORGETTABLE.index(m.state), m.order))
         if least.trained_tokens:
             self._replace(least.key)
-        del self.members[least.key.name]
+        self._forget(least)
         return True
+
+    def _forget(self, member: Member) -> None:
+        del self.members[member.key.name]
+        self._moved(member)
 
     def _replace(self, old: MemberKey) -> None:
         """Remember an incarnation that must not come back, and what it had trained."""
@@ -243,7 +282,7 @@ class Fleet:
         """The member takes leave in order; of one that only watched nothing is left."""
         member.move(MemberEvent.LEFT, why)
         if member.watching:
-            del self.members[member.key.name]
+            self._forget(member)
 
     def judge_silence(self, now: float) -> list[Member]:
         """Move silent members on; returns those whose state changed. Signs of life only ever move that moment on.
@@ -251,48 +290,95 @@ class Fleet:
         Of those that only watched, and are gone, nothing is left.
         """
         changed: list[Member] = []
-        if self._silence_at is not None and now < self._silence_at:
+        due = self._silences.first()
+        if due is None or now < due:
             return changed
-        for member in self.members.values():
-            silent = now - member.heard_at
-            if now >= member.heard_at + self.params.gone_after_s and (member.state, MemberEvent.LOST) in TABLE:
-                member.move(MemberEvent.LOST, f"silent for {silent:.1f} s")
-                changed.append(member)
-            elif now >= member.heard_at + self.params.suspect_after_s and (member.state, MemberEvent.SILENT) in TABLE:
-                member.move(MemberEvent.SILENT, f"silent for {silent:.1f} s")
-                changed.append(member)
+        # Those whose turn comes soon are looked at along with them: most have been heard meanwhile.
+        for name in self._silences.take(now + self.params.suspect_after_s / 4):
+            member = self.members[name]
+            due = self._silence_due(member)
+            if due is None or now < due:
+                self._silences.expect(name, due)
+                continue
+            lost = (member.state, MemberEvent.LOST) in TABLE
+            event = MemberEvent.LOST if lost else MemberEvent.SILENT
+            member.move(event, f"silent for {now - member.heard_at:.1f} s")
+            changed.append(member)
         for member in changed:
             if member.watching and member.state is MemberState.GONE:
-                del self.members[member.key.name]
-        self._silence_at = None
+                self._forget(member)
         return changed
 
     def silence_due(self) -> float | None:
         """The next moment at which somebody's silence may have to be judged; never later than it must be."""
-        if self._silence_at is None:
-            self._silence_at = min(self._dues(), default=math.inf)
-        return None if self._silence_at == math.inf else self._silence_at
+        return self._silences.first()
 
-    def _dues(self) -> Iterator[float]:
-        for member in self.members.values():
-            if (member.state, MemberEvent.SILENT) in TABLE:
-                yield member.heard_at + self.params.suspect_after_s
-            elif (member.state, MemberEvent.LOST) in TABLE:
-                yield member.heard_at + self.params.gone_after_s
+    def _silence_due(self, member: Member) -> float | None:
+        if (member.state, MemberEvent.SILENT) in TABLE:
+            return member.heard_at + self.params.suspect_after_s
+        if (member.state, MemberEvent.LOST) in TABLE:
+            return member.heard_at + self.params.gone_after_s
+        return None
 
-    def counted(self) -> list[Member]:
+    def report(self, member: Member, step: int, now: float) -> None:
+        """Take a member's step count."""
+        before, was = (member.step, member.step_at), member.pace.value or None
+        member.report(step, now)
+        pace = member.pace.value or None
+        if pace != was and member.key in self._counted:
+            if was is not None:
+                self.paces.remove(was)
+            if pace is not None:
+                self.paces.add(pace)
+        if (member.step, member.step_at) != before:
+            self.on_stepped(member)
+
+    def answered(self, member: Member, seconds: float) -> None:
+        """A contribution of a member is complete, so long after the call that it answers."""
+        was = member.answer.value
+        member.answer.add(seconds)
+        if member.key in self._counted:
+            if was is not None:
+                self.answers.remove(was)
+            self.answers.add(member.answer.value or 0.0)
+
+    def offend(self, name: str) -> None:
+        """Remember that a learner of this name sent what cannot be merged: its next process begins in quarantine."""
+        self.offenders[name] = None
+        while len(self.offenders) > MOST_OFFENDERS:
+            del self.offenders[next(iter(self.offenders))]
+
+    def counted(self) -> Collection[Member]:
         """Members that count for the quorum; those in quarantine only where K cannot be reached without them.
 
         Not to be changed.
         """
-        return self._sorted_out()
+        return self._counted.values()
+
+    def counts(self, member: Member) -> bool:
+        """Whether a member counts for the quorum."""
+        return self._counted.get(member.key) is member
+
+    def pace_of(self, key: MemberKey) -> float | None:
+        """Seconds per step of a counted member; None: not known."""
+        member = self._counted.get(key)
+        return member.pace.value if member else None
 
     def waited_for(self) -> set[MemberKey]:
         """Members that a round waits for. Not to be changed."""
-        self._sorted_out()
         return self._live
 
     def quarantined(self) -> set[MemberKey]:
         """Members in quarantine that do not count. Not to be changed."""
-        self._sorted_out()
         return self._quarantined
+
+
+def _put(keys: set[MemberKey], key: MemberKey, belongs: bool) -> None:
+    if belongs:
+        keys.add(key)
+    else:
+        keys.discard(key)
+
+
+def _nobody_hears(member: Member) -> None:
+    pass

@@ -7,12 +7,13 @@ fastest, on a LAN as on a WAN. In the first turn H is (p + 1) * H / P, so that f
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from zdiloco.core.membership import Member
+from zdiloco.core.ordered import Ordered
 from zdiloco.core.params import SyncParams
-from zdiloco.units import FragmentId
+from zdiloco.units import FragmentId, MemberKey
 
 MIN_CHECK_S = 0.005
 """The shortest time after which a fragment is judged again."""
@@ -60,11 +61,11 @@ def crossing(member: Member, mark: float, needed: int, now: float, params: SyncP
 
 
 def judge_due(
-    fragment: FragmentId, needed: int, members: Sequence[Member], quorum: int, now: float, params: SyncParams
+    fragment: FragmentId, needed: int, members: Collection[Member], quorum: int, now: float, params: SyncParams
 ) -> Due | NotDue:
     """Say whether K of the counted `members` have made `needed` steps on the fragment; else when to look again."""
     if len(members) < quorum:
-        return NotDue(check_at=math.inf, why=f"{len(members)} of {quorum} learners live")
+        return NotDue(check_at=math.inf, why=why_not(len(members), quorum, needed))
     cuts, calls = [], []
     for member in members:
         mark = member.marks.get(fragment, member.first_step or 0)
@@ -78,7 +79,99 @@ def judge_due(
     left = max(since - now, MIN_CHECK_S)
     # Far ahead, look again half-way: somebody may have become faster.
     check_at = now + (left if left <= 4 * params.report_every_s else left / 2)
-    return NotDue(check_at=check_at, why=f"fewer than {quorum} learners have made {needed} steps on it")
+    return NotDue(check_at=check_at, why=why_not(len(members), quorum, needed))
+
+
+def why_not(live: int, quorum: int, needed: int) -> str:
+    """Why a fragment is not due, for people."""
+    if live < quorum:
+        return f"{live} of {quorum} learners live"
+    return f"fewer than {quorum} learners have made {needed} steps on it"
+
+
+class Crossings:
+    """When each of many members has, for sure, its steps: what is needed to tell the moment of the K-th.
+
+    Those whose report says so are only counted, those extrapolated are kept in order, of the others nothing is known.
+    """
+
+    __slots__ = ("_ahead", "_at", "_over")
+
+    def __init__(self) -> None:
+        self._at: dict[MemberKey, float] = {}
+        self._ahead = Ordered()
+        self._over = 0
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def put(self, key: MemberKey, at: float | None) -> None:
+        """A member has its steps at `at`: -infinity: it says so itself; infinity: not known; None: it is not here."""
+        was = self._at.get(key)
+        if was == at:
+            return
+        if was == -math.inf:
+            self._over -= 1
+        elif was is not None and was < math.inf:
+            self._ahead.remove(was)
+        if at is None:
+            del self._at[key]
+            return
+        self._at[key] = at
+        if at == -math.inf:
+            self._over += 1
+        elif at < math.inf:
+            self._ahead.add(at)
+
+    def kth(self, quorum: int) -> float:
+        """The moment at which the K-th has its steps, as far as is known."""
+        if self._over >= quorum:
+            return -math.inf
+        place = quorum - 1 - self._over
+        return self._ahead.values[place] if place < len(self._ahead) else math.inf
+
+
+class Watch:
+    """Who has its steps on one fragment, followed report by report, so that nobody else is looked at for each.
+
+    At every moment `judge_due` says Due exactly when `due_at` has come (tests/core/test_pace.py).
+    """
+
+    __slots__ = ("calls", "cuts", "fragment", "needed", "params")
+
+    def __init__(self, fragment: FragmentId, needed: int, members: Collection[Member], params: SyncParams) -> None:
+        self.fragment, self.needed, self.params = fragment, needed, params
+        self.cuts, self.calls = Crossings(), Crossings()
+        for member in members:
+            self.follow(member, counts=True)
+
+    def follow(self, member: Member, counts: bool) -> None:
+        """Something about a member has changed: its steps, its last cut, or whether it counts."""
+        cut = called = None
+        if counts:
+            cut = self._sure(member, member.marks.get(self.fragment, member.first_step or 0))
+            if self.fragment in member.called:
+                called = self._sure(member, member.called[self.fragment])
+        self.cuts.put(member.key, cut)
+        self.calls.put(member.key, called)
+
+    def _sure(self, member: Member, mark: float) -> float:
+        """The same as `crossing`, with infinity for a guess and -infinity for what has been reported."""
+        short = mark + self.needed - member.step
+        if short <= 0:
+            return -math.inf
+        pace = member.pace.value
+        if not pace:
+            return math.inf
+        at = member.step_at + short * pace
+        return at if at <= member.step_at + 2 * self.params.report_every_s else math.inf
+
+    def due_at(self, quorum: int) -> float:
+        """From when on the rule holds by what is known now; infinity: not before another report."""
+        if len(self.cuts) < quorum:
+            return math.inf
+        calls = self.calls.kth(quorum) if len(self.calls) >= quorum else -math.inf
+        return max(self.cuts.kth(quorum), calls)
 
 
 def max_open_rounds(num_fragments: int, round_s: float | None, step_s: float | None, params: SyncParams) -> int:

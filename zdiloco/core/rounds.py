@@ -52,6 +52,10 @@ TABLE: dict[tuple[RoundState, RoundEvent], RoundState] = {
 }
 
 
+MOST_SORTED = 32
+"""Among so many learners the first names are looked for."""
+
+
 @dataclass(slots=True)
 class Round:
     """A round under way. `fresh`: who answered this call (held ones from before do not start the grace window)."""
@@ -97,32 +101,27 @@ class Close:
 class Attendance:
     """Who is where, for one decision.
 
-    `waited_for`: live learners that are not suspect; `held`: all that is in hand; `patience_ends`: when held
-    contributions stop waiting for an answer to this call (somebody may beat and yet make no step for an hour).
+    `absent`: live learners that are not suspect, and neither in, held nor declined; `held`: all that is in hand;
+    `fresh`: those of them that answered this call; `patience_ends`: when held contributions stop waiting for an answer
+    to this call (somebody may beat and yet make no step for an hour).
     """
 
-    waited_for: Set[MemberKey]
+    absent: Set[MemberKey]
     live: int
     held: Set[MemberKey]
     fresh: Set[MemberKey]
-    declined: Set[MemberKey]
     quorum: int
     patience_ends: float
 
 
-def missing(seen: Attendance) -> Set[MemberKey]:
-    """Live learners that are neither in, held nor declined."""
-    return seen.waited_for - seen.held - seen.declined
-
-
 def has_quorum(seen: Attendance) -> bool:
     """Whether enough answers to this call are in to start the grace window."""
-    return len(seen.fresh & seen.held) >= seen.quorum
+    return len(seen.fresh) >= seen.quorum
 
 
 def decide(seen: Attendance, ends: float | None, grace_why: str, now: float) -> Wait | Close:
     """Say whether a round may close at `now`, and why. `ends`: end of the grace window, None before the quorum."""
-    absent = missing(seen)
+    absent = seen.absent
     if len(seen.held) < seen.quorum:
         have = f"{len(seen.held)} of {seen.quorum} contributions"
         if seen.live < seen.quorum:
@@ -139,7 +138,9 @@ def decide(seen: Attendance, ends: float | None, grace_why: str, now: float) -> 
 
 
 def names(keys: Set[MemberKey]) -> str:
-    """Up to four names, for people."""
+    """Up to four names, for people; of very many only how many, since this is said at every event."""
+    if len(keys) > MOST_SORTED:
+        return f"{len(keys)} learners"
     ordered = sorted(key.name for key in keys)
     more = f" and {len(ordered) - 4} more" if len(ordered) > 4 else ""
     return ", ".join(ordered[:4]) + more if ordered else "nobody"

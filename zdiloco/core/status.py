@@ -7,7 +7,7 @@ from typing import Any
 
 from zdiloco.core.desk import FragmentDesk
 from zdiloco.core.membership import Member, MemberState
-from zdiloco.core.rounds import missing, names
+from zdiloco.core.rounds import names
 from zdiloco.core.syncer import SyncerMachine
 
 
@@ -58,7 +58,7 @@ def _fragment(machine: SyncerMachine, desk: FragmentDesk, now: float) -> dict[st
     }
     if rnd is not None:
         ends = machine.desk.ends.get(desk.index)
-        absent = missing(machine.desk.attendance(desk)) if rnd.gathering else frozenset()
+        absent = machine.desk.attendance(desk).absent if rnd.gathering else frozenset()
         answer["round"] = {
             "version": rnd.version,
             "state": str(rnd.state),

@@ -179,7 +179,7 @@ class SyncerMachine:
         return [Note(what="fenced", why=why, level="error"), Stop(reason=why, exit_code=3)]
 
     def _report(self, member: Member, report: Report, now: float) -> list[SyncerAction]:
-        member.report(report.step, now)
+        self.fleet.report(member, report.step, now)
         member.trained_tokens = report.trained_tokens
         member.unmerged_tokens, member.dropped_tokens = report.unmerged_tokens, report.dropped_tokens
         return self._begin(member, now)
@@ -194,7 +194,7 @@ class SyncerMachine:
         if self.phase is _P.SAVING:
             return self.intakes.closed(member, message)
         if member.first_step is None:
-            member.report(message.cut_step, now)
+            self.fleet.report(member, message.cut_step, now)
         desk = self._desk_of(message.fragment)
         actions = self._begin(member, now) + self.intakes.offer(member, message, self.epoch)
         return actions + (self.close(self.desk.judge_one(desk, now)) if desk and self.desk.no_room else [])
@@ -204,7 +204,7 @@ class SyncerMachine:
         if desk is None or desk.round is None or desk.round.version != message.version:
             return []
         ready = f" (perhaps for {message.eta_s:.1f} s)" if message.eta_s else ""
-        desk.round.declined[member.key] = message.reason + ready
+        self.desk.declined(desk, desk.round, member.key, message.reason + ready)
         return self.close(self.desk.judge_one(desk, now))
 
     def _pull(self, member: Member, message: Pull, now: float) -> list[SyncerAction]:

@@ -28,7 +28,7 @@ class Waiting:
         if syncer.phase is _P.EMPTY:
             return "" if syncer.reception.donation.donor else "no learner has come, whose values would begin the run"
         live, quorum = len(syncer.fleet.counted()), syncer.desk.quorum()
-        joining = sum(member.state is MemberState.JOINING for member in syncer.fleet)
+        joining = len(syncer.fleet.in_state[MemberState.JOINING])
         if syncer.phase is not _P.RUNNING or live + joining >= quorum:
             return ""
         here = f"{live} of the K = {quorum} learners that a round needs (sync.min_quorum)"
