@@ -178,6 +178,7 @@ def test_steps_take_as_long_as_the_pace_says(speed: Speed, mean: Any, spread: An
 FLEET = tuple(LearnerSpec(name=f"l{index}", step_s=0.1, region="east" if index % 2 else "west") for index in range(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FaultName)
 def test_each_fault_alone_is_survived(name: FaultName) -> None:
     who = {FaultName.CUT_REGION: "east", FaultName.HALF_GONE: "west"}.get(name, "l1")
