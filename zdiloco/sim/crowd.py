@@ -210,4 +210,4 @@ def update_of(fragment: FragmentId, stamp: Stamp, full: bool) -> w.Update:
 
 def goodbye(step: int) -> w.Goodbye:
     """The leave of a learner that loses nothing."""
-    return w.Goodbye(reason="over", step=step, trained_tokens=10 * step, left_tokens=0.0, dropped_tokens=0.0)
+    return w.Goodbye(reason="over", trained_tokens=10 * step, left_tokens=0.0, dropped_tokens=0.0)

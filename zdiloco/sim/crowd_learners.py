@@ -56,7 +56,7 @@ class PlainLearner:
 
     def _beat(self) -> None:
         if self.alive:
-            beat = w.Heartbeat(step=self.step(self.crowd.now), epoch=self.crowd.machine.epoch)
+            beat = w.Heartbeat(epoch=self.crowd.machine.epoch)
             self.crowd.say(self.key, beat)
             self.crowd.at(self.crowd.sync.beat_every_s, self._beat)
 
