@@ -20,7 +20,7 @@ from tests.node.test_loopback import assert_balanced, node_of
 from zdiloco.core.duty import Duty
 from zdiloco.core.machine import SYNCER
 from zdiloco.core.membership import MemberState
-from zdiloco.core.messages import Ack
+from zdiloco.core.messages import Ack, Call
 from zdiloco.node import roads, sockets
 from zdiloco.node.sockets import MAX_CHUNK_FRAME, MAX_CONTROL_FRAME, Road
 
@@ -230,27 +230,39 @@ def no_link(port: int) -> tuple[None, int]:
     return None, port
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("narrow")
 def test_broadcasts_lost_at_the_high_water_mark_are_seen_by_beats_and_pulled(run_of: MakeRun) -> None:
-    """A learner that reads nothing for a hundred rounds: the publisher drops without a word, and says nothing again."""
-    there = Far(run_of(learner=PATIENT), no_link)
+    """A learner that reads nothing for twenty rounds: the publisher drops without a word, and says nothing again."""
+    there = Far(run_of(learner=PATIENT, sync={"suspect_after_s": 20.0, "gone_after_s": 30.0}), no_link)
     counts = node_of(there.far).machine.counts
+    heard: list[Any] = []
+    node, listen = node_of(there.far), node_of(there.far).on_message
+    node.on_message = lambda key, message, now: (heard.append(message), listen(key, message, now))[1]  # type: ignore[method-assign]
     seen = [duty.progress.seen.version for duty in there.duties()]
-    with held_up(node_of(there.far)):
-        rounds, before = there.syncer.machine.rounds, dict(counts)
-        there.run.until(lambda: there.syncer.machine.rounds > rounds + 100, "rounds of the other")
+    with held_up(node):
+        crowd = [Call(epoch=there.syncer.machine.epoch, fragment=0, version=1)] * 20  # long over: it only takes room
+        before, waves = dict(counts), iter(range(1000))
+
+        def crowded() -> bool:  # wave after wave, for the socket hands what it holds to the kernel
+            there.syncer.wake.post(lambda: [there.syncer.roads.cast(message) for message in crowd] and None)
+            return next(waves) > 100
+
+        there.run.until(crowded, "roads that are full")
+        rounds = there.syncer.machine.rounds
+        there.run.until(lambda: there.syncer.machine.rounds > rounds + 20, "rounds of the other")
 
     def moved_on() -> bool:
         return all(duty.progress.seen.version > v + 5 for duty, v in zip(there.duties(), seen, strict=True))
 
     there.run.until(moved_on, "newer versions of every fragment")
-    noticed = sum(counts.get(what, 0) - before.get(what, 0) for what in ("gap", "repaired", "update lost"))
-    assert noticed > 0, "nothing was lost, so nothing is shown"
+    assert sum(message in crowd[:1] for message in heard) < 100 * len(crowd), "nothing was lost, so nothing is shown"
     assert counts["pulled"] > before.get("pulled", 0)
     there.merged_again("far")
     there.end()
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("narrow")
 def test_words_that_a_full_syncer_did_not_take_are_said_again(
     run_of: MakeRun, monkeypatch: pytest.MonkeyPatch
@@ -268,6 +280,7 @@ def test_words_that_a_full_syncer_did_not_take_are_said_again(
     there.end()
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("narrow")
 def test_words_that_a_full_learner_did_not_take_are_said_again(run_of: MakeRun) -> None:
     """Acks and credits to a learner that reads nothing are pushed over board by others, and come again when asked."""
