@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.samples import ANN, BOB, EVE, FAST, member
 from zdiloco.core.membership import Member
-from zdiloco.core.pace import MIN_CHECK_S, Due, NotDue, Watch, crossing, judge_due, max_open_rounds, needed_steps
+from zdiloco.core.pace import MIN_CHECK_S, Due, NotDue, Standing, crossing, judge_due, max_open_rounds, needed_steps
 from zdiloco.core.params import SyncParams
 from zdiloco.units import MemberKey
 
@@ -180,12 +180,12 @@ changes = st.tuples(
 
 
 @given(st.lists(changes, max_size=60), st.integers(1, 3), st.integers(1, 6), st.lists(members, min_size=5, max_size=5))
-def test_a_watch_knows_at_every_moment_what_asking_everybody_says(
+def test_a_standing_knows_at_every_moment_what_asking_everybody_says(
     moves: list[Any], quorum: int, needed: int, fleet: list[Any]
 ) -> None:
     made = [member(MemberKey(f"m{i}", 1), **fields) for i, fields in enumerate(fleet)]
     there, now = made[:3], 20.0
-    watch = Watch(0, needed, there, FAST)
+    standing = Standing(0, needed, there, FAST)
     for number, what, after_s in moves:
         one, now = made[number], now + after_s
         if what == "steps":
@@ -196,8 +196,8 @@ def test_a_watch_knows_at_every_moment_what_asking_everybody_says(
             there.append(one)
         elif what == "goes" and one in there:
             there.remove(one)
-        watch.follow(one, one in there)
-        at = watch.due_at(quorum)
+        standing.follow(one, one in there)
+        at = standing.due_at(quorum)
         assert isinstance(judge_due(0, needed, there, quorum, now, FAST), Due) == (at <= now)
         if now < at < math.inf:
             assert isinstance(judge_due(0, needed, there, quorum, at, FAST), Due), "without another word"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90_of_ordered
 from zdiloco.core.membership import Fleet, Member
 from zdiloco.core.norms import Norms, Passed
-from zdiloco.core.pace import Due, Watch, judge_due, max_open_rounds, needed_steps, why_not
+from zdiloco.core.pace import Due, Standing, judge_due, max_open_rounds, needed_steps, why_not
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held, Intake
 from zdiloco.core.roll import Roll
@@ -38,7 +38,7 @@ class FragmentDesk:
     stable: Stamp = NO_STAMP
     round: Round | None = None
     roll: Roll = field(default_factory=Roll)
-    watch: Watch | None = None
+    standing: Standing | None = None
     first_turn: bool = True
     check_at: float = math.inf
     due: Due | None = None
@@ -107,7 +107,7 @@ class Desk:
         for member in members:
             member.first_step = member.step
         for desk in self.fragments:
-            desk.watch = desk.due = None
+            desk.standing = desk.due = None
         self.look_again(now)
         return True
 
@@ -141,9 +141,9 @@ class Desk:
     def _judge_due(self, desk: FragmentDesk, now: float) -> None:
         members, quorum = self.fleet.counted(), self.quorum()
         needed = needed_steps(desk.index, len(self.fragments), desk.first_turn, self.params)
-        if desk.watch is None:
-            desk.watch = Watch(desk.index, needed, members, self.params)
-        at = desk.watch.due_at(quorum)
+        if desk.standing is None:
+            desk.standing = Standing(desk.index, needed, members, self.params)
+        at = desk.standing.due_at(quorum)
         if at > now:
             desk.due, desk.check_at, desk.why = None, at, why_not(len(members), quorum, needed)
             return
@@ -157,7 +157,7 @@ class Desk:
         why = desk.due.why if desk.due else ""
         version = desk.stamp.version + 1
         desk.round = Round(fragment=desk.index, version=version, called_at=now, why=why)
-        desk.due, desk.watch, desk.first_turn, desk.check_at = None, None, False, math.inf
+        desk.due, desk.standing, desk.first_turn, desk.check_at = None, None, False, math.inf
         no_room = self.no_room.get(desk.index, set())
         desk.roll.open(self.fleet.waited_for() - desk.roll.held - no_room)
         desk.calls[version] = now
@@ -229,11 +229,11 @@ class Desk:
         self._follow(self.fragments[fragment], member)
 
     def _follow(self, desk: FragmentDesk, member: Member) -> None:
-        if desk.watch is None:
+        if desk.standing is None:
             return
-        desk.watch.follow(member, self.fleet.counts(member))
+        desk.standing.follow(member, self.fleet.counts(member))
         if desk.due is None:
-            desk.check_at = desk.watch.due_at(self.quorum())
+            desk.check_at = desk.standing.due_at(self.quorum())
 
     def counting(self, desk: FragmentDesk) -> set[MemberKey]:
         """Whose held contribution counts for the quorum: everybody's but those in quarantine. Not to be changed."""

@@ -131,7 +131,7 @@ class Crossings:
         return self._ahead.values[place] if place < len(self._ahead) else math.inf
 
 
-class Watch:
+class Standing:
     """Who has its steps on one fragment, followed report by report, so that nobody else is looked at for each.
 
     At every moment `judge_due` says Due exactly when `due_at` has come (tests/core/test_pace.py).
