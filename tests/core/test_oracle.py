@@ -83,9 +83,12 @@ class History:
             message = _with(message, steps=message.cut_step + 5, seq=10**6)
         elif kind < 0.4:
             message = _with(message, fragment=7, seq=10**6)
+        elif kind < 0.5 and message.after > 1:
+            message = _with(message, seq=message.after - 1)
         event = _received(senders[0].key, message)
         site = world.site
-        world.at(rng.random() * 4, lambda: world.tell_syncer(site, event))
+        late_s = rng.random() * (0.1 if 0.4 <= kind < 0.5 else 4)
+        world.at(late_s, lambda: world.tell_syncer(site, event))
 
     def fault(self) -> None:
         """One random misfortune, then the next after a while."""
