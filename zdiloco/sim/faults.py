@@ -213,8 +213,10 @@ class Faults:
         offers = [duty.offer for duty in actor.machine.duties if duty.offer] if actor else []
         if not offers or actor is None:
             return False
-        event = m.Received(key=actor.key, message=_spoilt(rng.choice(offers), rng))
-        self.world.at(max(fault.for_s, 0.1), lambda: self.world.tell_syncer(self.world.site, event))
+        offer = rng.choice(offers)
+        event = m.Received(key=actor.key, message=_spoilt(offer, rng))
+        delay_s = max(fault.for_s, 0.1) if event.message == offer else 0.1
+        self.world.at(delay_s, lambda: self.world.tell_syncer(self.world.site, event))
         return True
 
     # ---- links
@@ -361,10 +363,12 @@ _DOWN = (FaultName.CUT_OFF, FaultName.CUT_DOWN)
 
 
 def _spoilt(offer: Contribution, rng: random.Random) -> Contribution:
-    """An offer as it was, or with counters or a fragment that cannot be."""
+    """An offer as it was, or with counters, a fragment or a seq that cannot be."""
     kind = rng.random()
-    if kind < 0.25:
+    if kind < 0.2:
         return replace(offer, steps=offer.cut_step + 5, seq=10**6)
-    if kind < 0.5:
+    if kind < 0.4:
         return replace(offer, fragment=7, seq=10**6)
+    if kind < 0.7 and offer.after > 1:
+        return replace(offer, seq=offer.after - 1)
     return offer
