@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.core.bodies import SyncerDisk
+from tests.sim.plain_bodies import SyncerDisk
 from tests.sim.parts import LearnerPart, Out, Part, is_mute
 from tests.sim.syncer_part import SyncerPart
 from zdiloco.core.duty import DutyState

@@ -79,16 +79,17 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 
 _Intake, _Learner = progress.Intake, progress.LearnerProgress
 MUTATIONS = (
-    Mutation("due: the last call does not count", pace.judge_due,
-             "if len(calls) >= quorum else []", "if False else []"),
+    Mutation("due: the last call does not count", pace.Standing.due_at,
+             "if len(self.calls) >= quorum", "if False"),
     Mutation("due: half of H is enough", pace.needed_steps,
              "return params.sync_period", "return params.sync_period // 2"),
     Mutation("grace: no floor of one step", grace.grace_ends,
              "floor = max(inputs.waiting_steps_s, default=0.0)", "floor = 0.0"),
     Mutation("quorum: one fewer is enough", rounds.decide,
              "len(seen.held) < seen.quorum", "len(seen.held) < seen.quorum - 1"),
-    Mutation("held: those held are waited for", rounds.missing, " - seen.held", " - seen.fresh"),
-    Mutation("held: they start the grace window", rounds.has_quorum, "seen.fresh & seen.held", "seen.held"),
+    Mutation("held: those held are waited for", desk.Desk.place,
+             "absent = not held and", "absent = not fresh and"),
+    Mutation("held: they start the grace window", rounds.has_quorum, "len(seen.fresh)", "len(seen.held)"),
     Mutation("held: a call forgets them", desk.Desk._open, "desk.calls[version] = now", "desk.intake.held.clear()"),
     Mutation("held: they are merged twice", _Intake.close, "self.held.clear()", "pass"),
     Mutation("fencing: a higher epoch stops nobody", syncer.SyncerMachine._message,

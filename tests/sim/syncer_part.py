@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.core.bodies import State, SyncerBody, SyncerDisk
+from tests.sim.plain_bodies import State, SyncerBody, SyncerDisk
 from tests.sim.parts import LONG_AGO, NOW, TOKENS, Out, Part, params_of
 from zdiloco.core import machine as m
 from zdiloco.core.membership import MemberState

@@ -1,5 +1,7 @@
 """Every broken rule is noticed: by random histories beside the model, and by what is looked at in time."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.core.test_oracle import History
@@ -71,11 +73,10 @@ def test_nothing_is_noticed_where_nothing_is_broken() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_mutation_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_mutation_is_caught(say: Callable[[str], None]) -> None:
     found = {mutation.rule: caught(mutation) for mutation in MUTATIONS}
-    with capsys.disabled():
-        print(f"\n{len(found)} mutations of core rules, each played on up to {SEEDS} seeds:")
-        for rule, how in found.items():
-            print(f"  {rule:45s} {how or 'NOT CAUGHT'}")
+    say(f"{len(found)} mutations of core rules, each played on up to {SEEDS} seeds:")
+    for rule, how in found.items():
+        say(f"  {rule:45s} {how or 'NOT CAUGHT'}")
     assert len(found) >= AT_LEAST
     assert not [rule for rule, how in found.items() if not how]
