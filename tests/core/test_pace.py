@@ -135,8 +135,8 @@ members = st.builds(
     step=st.integers(0, 30),
     at=quarters,
     pace=st.sampled_from([None, 0.25, 0.5, 1.0]),
-    marks=st.one_of(st.just({}), st.integers(0, 20).map(lambda mark: {0: mark})),
-    called=st.one_of(st.just({}), st.integers(0, 20).map(lambda mark: {0: float(mark)})),
+    marks=st.one_of(st.builds(dict), st.integers(0, 20).map(lambda mark: {0: mark})),
+    called=st.one_of(st.builds(dict), st.integers(0, 20).map(lambda mark: {0: float(mark)})),
 )
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.sim.plain_bodies import SyncerDisk
 from tests.sim.parts import LearnerPart, Out, Part, is_mute
+from tests.sim.plain_bodies import SyncerDisk
 from tests.sim.syncer_part import SyncerPart
 from zdiloco.core.duty import DutyState
 from zdiloco.core.joining import LearnerPhase

@@ -10,8 +10,8 @@ clock could bring. Averages of times are left out with them, and so is what is o
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.sim.plain_bodies import LearnerBody, State, SyncerBody, SyncerDisk
 from tests.sim.frozen import clone, freeze
+from tests.sim.plain_bodies import LearnerBody, State, SyncerBody, SyncerDisk
 from zdiloco.core import machine as m
 from zdiloco.core.duty import DutyState
 from zdiloco.core.joining import LearnerPhase

@@ -7,9 +7,9 @@ is in flight is lost. From there on without faults, whatever the living have don
 from collections import Counter, deque
 from typing import Any
 
-from tests.sim.plain_bodies import State, SyncerDisk, ids_of
 from tests.sim.explore import DEAD, NAMES, QUIET, WELCOME, Bounds, Explorer, Spent, World, take
 from tests.sim.parts import TOKENS, LearnerPart
+from tests.sim.plain_bodies import State, SyncerDisk, ids_of
 from tests.sim.syncer_part import SyncerPart
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.ledger import row_of, settle

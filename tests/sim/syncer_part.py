@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.sim.plain_bodies import State, SyncerBody, SyncerDisk
 from tests.sim.parts import LONG_AGO, NOW, TOKENS, Out, Part, params_of
+from tests.sim.plain_bodies import State, SyncerBody, SyncerDisk
 from zdiloco.core import machine as m
 from zdiloco.core.membership import MemberState
 from zdiloco.core.messages import Contribution, Handback, Welcome

@@ -1,6 +1,7 @@
 """A crowd of learners around the real syncer machine: right whoever they are, and what an event costs when many."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -91,20 +92,19 @@ def per_event_us(learners: int, sync: SyncParams, until: float) -> float:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("share", [0.0, 0.9], ids=["K = 1", "K = 90 %"])
 def test_an_event_costs_hardly_more_among_sixteen_times_as_many(
-    share: float, capsys: pytest.CaptureFixture[str]
+    share: float, say: Callable[[str], None]
 ) -> None:
     """A cost linear in the number of learners would give 16; what is allowed for is caches and longer searches."""
     found = {learners: per_event_us(learners, sync_for(learners, share), 10.0) for learners in (250, 4000)}
     ratio = found[4000] / found[250]
-    with capsys.disabled():
-        print(f"\n{found[250]:.0f} us per event among 250 learners, {found[4000]:.0f} among 4000: {ratio:.2f} times")
+    say(f"{found[250]:.0f} us per event among 250 learners, {found[4000]:.0f} among 4000: {ratio:.2f} times")
     assert ratio <= 3.0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("share", [0.0, 0.9], ids=["K = 1", "K = 90 %"])
-def test_figures_of_ten_thousand_real_machines(share: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_ten_thousand_real_machines(share: float, say: Callable[[str], None]) -> None:
     """Every learner of them is a real learner machine; each gets merged."""
     for learners in (100, 1000, 10_000):
         sync = sync_for(learners, share)
@@ -116,6 +116,6 @@ def test_figures_of_ten_thousand_real_machines(share: float, capsys: pytest.Capt
         head = f"{learners} learners, K = {sync.min_quorum}: {len(tape)} events, {mean:.1f} us of CPU each, "
         core = f"{mean * len(tape) / 15e6:.2f} cores; {costs.bytes_held(tape, sync) / learners:.0f} bytes per learner; "
         done = f"{crowd.rounds} rounds of {crowd.parts / crowd.rounds:.0f} contributions"
-        with capsys.disabled():
-            print("\n" + "\n".join([head + core + done, *rows, *where]), flush=True)
+        for line in (head + core + done, *rows, *where):
+            say(line)
         assert crowd.parts > learners

@@ -1,6 +1,7 @@
 """Properties of the protocol with figures: pace, slow uplinks, fleets of one and of a thousand, lost calls."""
 
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,11 +23,6 @@ SPARE = 0.01
 """Steps between two reports are estimated."""
 
 
-def show(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    with capsys.disabled():
-        print(f"\n  {text}")
-
-
 def merged_share(world: World, actor: Actor, older_than_s: float) -> float:
     """Share of a learner's tokens, over all fragments, that are older than so many seconds and merged."""
     old = [work for work, at in actor.work_at.items() if at < world.now - older_than_s]
@@ -36,7 +32,7 @@ def merged_share(world: World, actor: Actor, older_than_s: float) -> float:
 
 @pytest.mark.parametrize("quorum", [1, 2, 3])
 def test_rounds_are_never_closer_than_the_period_of_the_kth_fastest(
-    quorum: int, capsys: pytest.CaptureFixture[str]
+    quorum: int, say: Callable[[str], None]
 ) -> None:
     world = World(SyncParams(min_quorum=quorum), 3, seed=quorum)
     paces = (STEP_S, 1.6 * STEP_S, 4 * STEP_S)
@@ -44,14 +40,14 @@ def test_rounds_are_never_closer_than_the_period_of_the_kth_fastest(
         world.join(f"l{index}", link=Link(ROUND_TRIP_S / 2), speed=Speed(pace))
     world.run(60.0)
     gaps = world.gaps(paces[quorum - 1], after_s=5.0)
-    show(capsys, f"K={quorum}: calls {min(gaps):.2f} to {max(gaps):.2f} steps of the K-th fastest apart ({len(gaps)})")
+    say(f"K={quorum}: calls {min(gaps):.2f} to {max(gaps):.2f} steps of the K-th fastest apart ({len(gaps)})")
     assert len(gaps) > 20
     assert min(gaps) >= PERIOD - SPARE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fragments", [1, 6])
-def test_a_push_longer_than_a_round_loses_nobodys_work(fragments: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_push_longer_than_a_round_loses_nobodys_work(fragments: int, say: Callable[[str], None]) -> None:
     push_s = 4.0
     world = World(SyncParams(), fragments, chunked=True)
     for name in ("a", "b"):
@@ -59,7 +55,7 @@ def test_a_push_longer_than_a_round_loses_nobodys_work(fragments: int, capsys: p
     slow = world.join("slow", STEP_S, Link(ROUND_TRIP_S / 2, up_bytes_s=NBYTES / push_s))
     world.run(120.0 + 2 * fragments * push_s)
     share = merged_share(world, slow, older_than_s=fragments * push_s)
-    show(capsys, f"P={fragments}: push of {push_s} s, rounds of 1.5 s: {share:.1%} of what is older than a pass merged")
+    say(f"P={fragments}: push of {push_s} s, rounds of 1.5 s: {share:.1%} of what is older than a pass merged")
     assert share >= 0.9
     assert min(world.gaps(STEP_S, after_s=5.0)) >= PERIOD - SPARE, "and it holds nobody up"
     world.audit()
@@ -75,7 +71,7 @@ def test_a_fleet_of_one_merges_all_that_it_makes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_fleet_of_a_thousand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_of_a_thousand(say: Callable[[str], None]) -> None:
     world = World(SyncParams(sync_period=10, min_quorum=500, budget_bytes=2**26), 1)
     for index in range(1000):
         world.join(f"l{index}", link=Link(0.05), speed=Speed(1.0, jitter=0.1))
@@ -83,7 +79,7 @@ def test_a_fleet_of_a_thousand(capsys: pytest.CaptureFixture[str]) -> None:
     world.audit()
     shares = [merged_share(world, actor, older_than_s=25.0) for actor in world.actors.values()]
     merges = [len(merge.merged) for merge in world.site.body.merges]
-    show(capsys, f"1000 learners: {len(merges)} merges of {statistics.mean(merges):.0f}; least share {min(shares):.1%}")
+    say(f"1000 learners: {len(merges)} merges of {statistics.mean(merges):.0f}; least share {min(shares):.1%}")
     assert min(shares) >= 0.9
     assert len(merges) >= 2
 
