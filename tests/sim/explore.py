@@ -6,9 +6,9 @@ messages in flight, and what of the bounds is used up. Each way on is followed f
 Within the bounds nothing is left to chance. What they are: roads keep their order, and each learner has three (up, down
 to it alone, broadcast), which overtake each other at will; the first message of a road may be lost, or come once more
 behind the others. Unless words are slow, a learner's short ones (SHORT) are heard as they are said. A beat tells what
-is when it arrives. Unless bodies are slow, encoding, screening and preparing take no time; transfers, merges, checkpoints
-and the bodies of updates always do. A question is asked again where neither it nor its answer is on the way. Whoever
-lives is not taken for dead, and while a syncer runs its beats are heard. A dead learner's hello comes before that of
+is when it arrives. Unless bodies are slow, encoding, screening and preparing take no time; transfers, merges,
+checkpoints and the bodies of updates always do. A question is asked again where neither it nor its answer is on the
+way. Whoever lives is not taken for dead, and while a syncer runs its beats are heard. A dead learner's hello comes before that of
 its successor; two syncers never live at once. Nobody runs out of memory, sends what cannot be merged, or leaves.
 """
 
