@@ -57,7 +57,7 @@ def test_guards_fail_what_leaks_and_nothing_else(pytester: pytest.Pytester, monk
     assert "net tests: " in out
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "1")])
+@pytest.mark.parametrize("options", [(), pytest.param(("-n", "1"), marks=pytest.mark.slow)])
 def test_what_a_test_says_is_printed_by_whoever_prints(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile("def test_it(say): say('seen: 7')")

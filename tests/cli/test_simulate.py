@@ -56,6 +56,7 @@ def test_the_paper_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(fault in said for fault in found["faults"])
 
 
+@pytest.mark.slow
 def test_the_small_tables(capsys: pytest.CaptureFixture[str]) -> None:
     rows = answer(capsys, "--table", "heterogeneity", "--seeds", "1")["rows"]
     assert [row["paper"] for row in rows] == [84, 100, 100, None]

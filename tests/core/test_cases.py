@@ -130,6 +130,7 @@ def test_who_is_ahead_of_a_syncer_that_went_back_is_not_idle() -> None:
         assert max(ages(world, actor, after_s=30.0)) < 10.0  # what it makes since is merged as ever
 
 
+@pytest.mark.slow
 def test_sixty_four_push_at_once_also_while_a_checkpoint_is_written() -> None:
     """A-15: all of one moment, for K = 64, with a checkpoint after every round."""
     world = World(SyncParams(min_quorum=64, checkpoint_every_s=0.01), 2)

@@ -36,7 +36,7 @@ def fleet_of(count: int, num_fragments: int, **params: object) -> tuple[World, l
     return world, [world.join(f"l{index}", link=Link(latency_s=ROUND_TRIP_S / 2)) for index in range(count)]
 
 
-@pytest.mark.parametrize("num_fragments", [1, 24])
+@pytest.mark.parametrize("num_fragments", [1, pytest.param(24, marks=pytest.mark.slow)])
 def test_a_learner_with_a_slow_uplink_holds_nobody_up_and_is_merged(num_fragments: int) -> None:
     world, fast = fleet_of(3, num_fragments)
     slow = world.join("slow", link=Link(latency_s=ROUND_TRIP_S / 2, up_bytes_s=NBYTES / 4.0))
@@ -158,7 +158,7 @@ def test_everybody_must_come_and_one_call_is_lost() -> None:
     assert all(actor.machine.counts["merged"] > 20 for actor in actors)
 
 
-@pytest.mark.parametrize("num_fragments", [1, 24])
+@pytest.mark.parametrize("num_fragments", [1, pytest.param(24, marks=pytest.mark.slow)])
 def test_reports_every_two_seconds(num_fragments: int) -> None:
     world, _ = fleet_of(3, num_fragments, report_every_s=2.0)
     world.run(40.0)

@@ -44,6 +44,7 @@ def watched(params: CrowdParams, sync: SyncParams, until: float) -> tuple[Crowd,
     return crowd, looks[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_sums_agree_in_every_fleet() -> None:
     seen: Counter[str] = Counter()
