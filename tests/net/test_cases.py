@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.net.proxy import Proxy
 from tests.net.test_losses import BULK, Far, held_up
+from tests.net.tunnel import Tunnel
 from tests.node.conftest import Run, Trainer
 from tests.node.test_loopback import assert_balanced, node_of
 from zdiloco.core.membership import MemberState
@@ -174,3 +175,19 @@ def test_only_learners_dial(run_of: MakeRun, link_to: MakeLink) -> None:
     assert all(node_of(trainer).reached_target for trainer in trainers)
     assert all(proxy.connections(road) for road in range(4))
     run.until(lambda: syncer.machine.phase == "stopped", "its end")
+
+
+def test_one_open_port_is_enough_with_a_tunnel(run_of: MakeRun, free_ports: Callable[[int], int]) -> None:
+    """E-83: where a single port may be dialled, a tunnel (as of ssh -L) carries all four roads through it."""
+    run = run_of(run={"target_tokens": 600})
+    base, single = free_ports(4), free_ports(1)
+    tunnel = Tunnel(base, single, run.config.net.port)
+    try:
+        syncer = run.start_syncer()
+        trainers = [behind(run, base, name) for name in ("a", "b")]
+        run.until(lambda: all(t.node is not None and t.node.finished for t in trainers), "the target")
+        assert all(node_of(trainer).reached_target for trainer in trainers)
+        assert tunnel.connections == 1
+        run.until(lambda: syncer.machine.phase == "stopped", "its end")
+    finally:
+        tunnel.close()
