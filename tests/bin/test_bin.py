@@ -261,6 +261,7 @@ def test_the_lock_holds_what_pyproject_asks_for() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.beside
 @pytest.mark.timeout(900)
 def test_a_real_first_use(tmp_path: pathlib.Path) -> None:
     """With the package index that this machine is set up for: installs, runs, is complete, and then starts fast.
@@ -275,7 +276,7 @@ def test_a_real_first_use(tmp_path: pathlib.Path) -> None:
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
         took = time.monotonic() - start
         assert (done.returncode, done.stdout) == (0, "['demo', 'two words']\n"), done.stderr
-    assert took < 1.0
+    assert took < 3.0
     assert done.stderr == ""
     python = root / ".venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "check"], env=env, check=True, capture_output=True, timeout=60)

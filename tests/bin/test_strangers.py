@@ -170,6 +170,7 @@ def test_a_python_that_has_gone_is_noticed(fit: Checkout) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.beside
 @pytest.mark.timeout(600)
 def test_a_real_first_use_of_an_installed_torch(tmp_path: pathlib.Path) -> None:
     """That of the Python of these tests, an environment itself; two commands at once, of which one builds."""

@@ -224,7 +224,10 @@ def test_peers_that_ask_for_everything_and_read_nothing(scene: Scene, zctx: Any)
     body_bytes = 2 * 2**18
     with doing(*(greedy(number) for number in range(10))):
         began, rounds = time.monotonic(), scene.stage.rounds()
-        scene.stage.until(lambda: scene.stage.rounds() >= rounds + 200, "200 rounds", scene.syncer, scene.learner)
+        for least in range(rounds + 50, rounds + 201, 50):  # each with a limit of its own
+            scene.stage.until(
+                lambda least=least: scene.stage.rounds() >= least, "50 rounds more", scene.syncer, scene.learner
+            )
         began, grown = time.monotonic() - began, scene.grown_bytes
         offered = scene.stage.status()["node"]["offered_bytes"]
     published = 200 * body_bytes
