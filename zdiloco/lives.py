@@ -218,6 +218,8 @@ class _Census:
             self._state(record, life)
 
     def _state(self, record: trace.Member, life: Life) -> None:
+        if record.incarnation and record.incarnation.lstrip("0") != life.incarnation.lstrip("0"):
+            return  # of the process before: this one has been started, and is not welcome yet
         if record.state == MemberState.SUSPECT:
             life.silent.append((record.t - record.silent_s, math.inf))
         elif record.state == MemberState.GONE:

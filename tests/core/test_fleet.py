@@ -2,10 +2,10 @@
 
 import random
 import statistics
-from typing import Any
 
 import pytest
 
+from zdiloco import trace
 from zdiloco.core.machine import SYNCER, Received
 from zdiloco.core.messages import Call, Hello, Report, Update, Welcome
 from zdiloco.core.params import SyncParams
@@ -71,11 +71,11 @@ def test_near_a_syncer_hardly_a_round_goes_without_a_learner() -> None:
     world.join("fast", link=Uneven())
     world.join("slow", 5 * STEP_S, Uneven())
     world.run(5.0)
-    told: list[dict[str, Any]] = []
+    told: list[trace.Record] = []
     world.on_record = told.append
     world.run(35.0)
     world.audit()
-    rounds = [{name for name, *_ in record["merged"]} for record in told if record["kind"] == "merge"]
+    rounds = [{part.name for part in record.members} for record in told if isinstance(record, trace.Merge)]
     assert len(rounds) > 500
     assert sum("fast" in members for members in rounds) >= 0.95 * len(rounds)
     assert sum("slow" in members for members in rounds) >= 0.1 * len(rounds)

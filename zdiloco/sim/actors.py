@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.ledger import FragmentRow
 from zdiloco.core.syncer import SyncerMachine
+from zdiloco.scribe import Scribe
 from zdiloco.sim.bodies import LearnerBody, SyncerBody, SyncerDisk
 from zdiloco.sim.depot import Depot
 from zdiloco.sim.links import Link
@@ -32,14 +33,13 @@ class Process:
 
 @dataclass(kw_only=True)
 class Site(Process):
-    """One syncer process. `why`: the reason that its machine gave last; `calls`: when it called (fragment, version)."""
+    """One syncer process. `scribe`: follows its machine where a trace is kept."""
 
     number: int
     machine: SyncerMachine
     body: SyncerBody
     disk: SyncerDisk
-    why: str = ""
-    calls: dict[tuple[int, int], float] = field(default_factory=dict)
+    scribe: Scribe = field(default_factory=Scribe)
 
 
 @dataclass(kw_only=True)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from math import nan
 from typing import TYPE_CHECKING, ClassVar
 
+from zdiloco import trace
 from zdiloco.core import machine as m
 from zdiloco.core.messages import Call, Contribution, Heartbeat
 from zdiloco.core.start import SyncerPhase
@@ -99,7 +100,8 @@ class Faults:
         rng = random.Random(f"{self.seed}/{fault.at_s}/{fault.name}/{fault.who}")
         if self._DEEDS[fault.name](self, fault, rng):
             self.done[fault.name] += 1
-            self.world.record("fault", fault.who or "syncer", name=str(fault.name), for_s=fault.for_s)
+            what = f"{fault.name} for {fault.for_s:g} s" if fault.for_s else str(fault.name)
+            self.world.record(trace.Fault(t=self.world.now, who=fault.who or trace.SYNCER, what=what))
 
     def heal(self) -> None:
         """Everything is well from now on: links open, processes running, one syncer that all reach."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from zdiloco import trace
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import Actor
 from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.links import Link
-from zdiloco.sim.stage import Record
 from zdiloco.sim.world import World
 
 ANSWER_S = 0.2
@@ -51,16 +51,16 @@ class Gathering(World):
         self.boundaries[actor.key.name].append(self.now)
         super().step(actor, seconds)
 
-    def note_record(self, record: Record) -> None:
+    def note_record(self, record: trace.Record) -> None:
         """Which call each contribution answered; and what a round merged."""
-        if record["kind"] == "arrived":
-            self.answers[record["learner"], record["fragment"], record["seq"]] = record["version"]
-        elif record["kind"] == "merge":
-            fragment, rows = record["fragment"], record["merged"]
-            late = sum(self.answers[name, fragment, seq] < record["version"] for name, seq, *_ in rows)
-            self.closed.append(Closed(fragment=fragment, participants=len(rows), late=late))
-            for name, _, steps, _ in rows:
-                self.merged[name, fragment] = self.merged.get((name, fragment), 0) + steps
+        if isinstance(record, trace.Arrived):
+            self.answers[record.who, record.fragment, record.seq] = record.version
+        elif isinstance(record, trace.Merge):
+            fragment, parts = record.fragment, record.members
+            late = sum(self.answers[part.name, fragment, part.seq] < record.version for part in parts)
+            self.closed.append(Closed(fragment=fragment, participants=len(parts), late=late))
+            for part in parts:
+                self.merged[part.name, fragment] = self.merged.get((part.name, fragment), 0) + part.steps
 
     def goodput(self, until_s: float) -> float:
         """Share of the learner-seconds up to `until_s` whose work is merged; each fragment counts alike."""

@@ -3,11 +3,12 @@
 from functools import partial
 from typing import Any
 
+from zdiloco import trace
 from zdiloco.core import machine as m
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.ledger import row_of
-from zdiloco.core.messages import Body, Decline, Goodbye, Handback, InitialOffer, LayoutOffer, Message, Update, Welcome
+from zdiloco.core.messages import Body, Goodbye, Handback, InitialOffer, LayoutOffer, Message, Update, Welcome
 from zdiloco.core.params import LearnerParams
 from zdiloco.sim.actors import Actor, Fallen
 from zdiloco.sim.bodies import NBYTES, LearnerBody
@@ -47,9 +48,9 @@ class LearnerSide(SyncerSide):
         self.actors[key] = actor
         if self.exact:
             self.everybody.append(actor)
-        returned = name in self.known
+        if name in self.known:
+            self.record(trace.Returned(t=self.now, who=name))
         self.known.add(name)
-        self.record("returned" if returned else "joined", name, incarnation=f"{key.incarnation:x}", step_s=actor.step_s)
         self.tell(actor, m.Started())
         return actor
 
@@ -61,7 +62,12 @@ class LearnerSide(SyncerSide):
         actor.alive = False
         actor.waiting.clear()
         self.actors.pop(actor.key, None)
-        self.record("killed", actor.key.name)
+        self.record_of(actor, trace.Killed(t=self.now, who=actor.key.name))
+
+    def record_of(self, actor: Actor, record: trace.Record) -> None:
+        """The same as `record`; of those that only watch nothing is told, as in a real run."""
+        if not actor.machine.watching:
+            self.record(record)
 
     def bury(self, actor: Actor, state: str) -> None:
         """Write down what an incarnation that ends here had done, and what goes down with it."""
@@ -121,17 +127,14 @@ class LearnerSide(SyncerSide):
             self.work_learner(actor, action)
 
     def say(self, actor: Actor, message: Message) -> None:
-        """A word to the syncer; some are worth a record."""
-        if isinstance(message, Decline) and self.on_record is not None:
-            facts = {"fragment": message.fragment, "version": message.version, "reason": message.reason}
-            self.record("declined", actor.key.name, **facts, eta_s=round(message.eta_s, 6))
+        """A word to the syncer; the last one of a process ends its books."""
         self.up(actor, message)
         if isinstance(message, Goodbye):
             self.bury(actor, "left")
 
     def ready(self, actor: Actor) -> None:
         """Every fragment holds published values: from now on there are steps, whatever happens."""
-        self.record("ready", actor.key.name)
+        self.record_of(actor, trace.Ready(t=self.now, who=actor.key.name))
         if not (actor.training or actor.machine.watching):
             actor.training = True
             self.next_step(actor)
@@ -143,7 +146,7 @@ class LearnerSide(SyncerSide):
             self.bury(actor, "dead")
         actor.alive = False
         self.actors.pop(actor.key, None)
-        self.record("stop", actor.key.name, code=stop.exit_code, why=stop.reason)
+        self.record_of(actor, trace.Stop(t=self.now, who=actor.key.name, code=stop.exit_code, why=stop.reason))
 
     def work_learner(self, actor: Actor, action: Any) -> None:
         """Carry out what is done with values."""
@@ -161,7 +164,8 @@ class LearnerSide(SyncerSide):
         elif isinstance(action, m.Discard):
             self.freight.discard(actor, action.update)
         elif isinstance(action, m.Adopt) and self.on_record is not None:
-            self.record("adopted", actor.key.name, fragment=action.fragment, version=action.stamp.version)
+            fragment, version = action.fragment, action.stamp.version
+            self.record_of(actor, trace.Adopted(t=self.now, who=actor.key.name, fragment=fragment, version=version))
 
     def offer(self, actor: Actor, action: Any) -> None:
         """Offer once what a syncer that starts asks for."""
@@ -193,7 +197,8 @@ class LearnerSide(SyncerSide):
         actor.body.adopted.clear()
         actor.work = actor.own = 0
         self.freight.reborn(actor)
-        self.record("reborn", actor.key.name, incarnation=f"{actor.key.incarnation:x}")
+        name, incarnation = actor.key.name, f"{actor.key.incarnation:016x}"
+        self.record_of(actor, trace.Reborn(t=self.now, who=name, incarnation=incarnation))
         self.tell(actor, m.Reborn(incarnation=actor.key.incarnation))
 
     def update_here(self, actor: Actor, update: Update, parcel: Parcel) -> None:
@@ -230,7 +235,7 @@ class LearnerSide(SyncerSide):
             actor.own |= 1 << work
             actor.body.train(work)
         if self.record_steps:
-            self.record("step", actor.key.name, tokens=TOKENS, seconds=round(seconds, 6))
+            self.record(trace.Step(t=self.now, who=actor.key.name, step=actor.work, trained=TOKENS * actor.work))
         self.tell(actor, m.StepDone(tokens=TOKENS, seconds=seconds))
 
     # ---- words up

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from zdiloco import trace
 from zdiloco.core import machine as m
 from zdiloco.errors import MachineError
 from zdiloco.sim.agenda import Broken
@@ -17,7 +18,6 @@ from zdiloco.sim.faults import Faults
 from zdiloco.sim.links import Link
 from zdiloco.sim.scenario import LearnerSpec, Scenario
 from zdiloco.sim.speeds import Speed
-from zdiloco.sim.stage import Record
 from zdiloco.sim.world import World
 
 LOOK_EVERY_S = 1.0
@@ -39,7 +39,7 @@ class Outcome:
 class Story:
     """One scenario under way. `world` may be looked at by whoever plays it."""
 
-    def __init__(self, scenario: Scenario, on_record: Callable[[Record], None] | None = None) -> None:
+    def __init__(self, scenario: Scenario, on_record: Callable[[trace.Record], None] | None = None) -> None:
         self.scenario = scenario
         self.specs = {spec.name: spec for spec in scenario.learners}
         self.world = World(
@@ -148,7 +148,7 @@ class Story:
         return seen
 
 
-def play(scenario: Scenario, on_record: Callable[[Record], None] | None = None) -> Outcome:
+def play(scenario: Scenario, on_record: Callable[[trace.Record], None] | None = None) -> Outcome:
     """Play a scenario. Raises: Broken, or another MachineError, where a rule does not hold."""
     return Story(scenario, on_record).play()
 

@@ -7,10 +7,11 @@ through `into`, so that a dead one hears nothing and a stopped one hears it late
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from zdiloco import trace
 from zdiloco.core.messages import Message
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import MOST_WAITING, Actor, Fallen, Process, Site
@@ -21,7 +22,6 @@ from zdiloco.sim.work import Parcel
 from zdiloco.units import MemberKey, Stamp
 from zdiloco.wire.encoding import WireMessage, decode, encode
 
-Record = dict[str, Any]
 MOST_PUBLISHED = 64
 """Published bodies that are remembered in a world that is not exact."""
 
@@ -50,25 +50,25 @@ class Stage(Agenda):
         self.notes: list[str] = []
         self.stops: list[str] = []
         self.seen: Counter[str] = Counter()
-        self.on_record: Callable[[Record], None] | None = None
+        self.on_record: Callable[[trace.Record], None] | None = None
         self.on_event: Callable[[Process], None] | None = None
         self.record_steps = self.record_events = False
         self.save_s = 0.01
 
     # ---- records
 
-    def record(self, kind: str, who: str, **facts: Any) -> None:
-        """Tell whoever listens what has happened; `who` is a learner's name or 'syncer'."""
+    def record(self, record: trace.Record) -> None:
+        """Tell whoever listens what has happened."""
         if self.on_record is not None:
-            self.on_record({"t": round(self.now, 6), "who": who, "kind": kind, **facts})
+            self.on_record(record)
 
-    def record_event(self, who: str, event: object, actions: list[Any]) -> None:
+    def record_event(self, who: str, event: object, actions: Sequence[Any]) -> None:
         """The full trace: an event that a machine was told, what it asked for, and why."""
         message = getattr(event, "message", None)
         name = type(event).__name__ + (f" {type(message).__name__}" if message is not None else "")
-        said = [type(getattr(action, "message", action)).__name__ for action in actions]
-        why = [action.why for action in actions if hasattr(action, "why")]
-        self.record("event", who, event=name, actions=said, why=why)
+        said = tuple([type(getattr(action, "message", action)).__name__ for action in actions])
+        why = tuple([action.why for action in actions if hasattr(action, "why")])
+        self.record(trace.Event(t=self.now, who=who, event=name, actions=said, why=why))
 
     def note(self, who: str, what: str, why: str) -> None:
         """A line that a machine wants in the log."""
@@ -158,9 +158,3 @@ class Stage(Agenda):
     def down(self, site: Site, key: MemberKey, message: Message, road: str) -> None:
         """A syncer says something to a learner."""
         raise NotImplementedError
-
-    def facts(self) -> Mapping[str, Any]:
-        """What a record of the start says of a world."""
-        params = self.params
-        period, quorum = params.sync_period, params.min_quorum
-        return {"seed": self.seed, "fragments": self.num_fragments, "sync_period": period, "quorum": quorum}

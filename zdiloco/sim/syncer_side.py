@@ -1,11 +1,12 @@
 """The syncers of a world: what their machines ask for is done here, in virtual time."""
 
-from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from zdiloco import trace
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Call, Contribution, Message, Update
+from zdiloco.core.messages import Call, Message, Update
 from zdiloco.core.params import SyncParams
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.sim.actors import Actor, Site
@@ -32,6 +33,9 @@ class SyncerSide(Stage):
 
     def start_syncer(self, disk: SyncerDisk) -> Site:
         """Start a syncer process on this disk; everybody without a living syncer, and every newcomer, reaches it."""
+        target, sync = self.syncer_args.get("target_tokens", 0), asdict(self.params)
+        run_id = self.syncer_args["run_id"]
+        self.record(trace.Start(t=self.now, wall=self.now, run_id=run_id, target_tokens=target, sync=sync))
         ident = self.rng.getrandbits(60) + 1
         machine = SyncerMachine(self.params, ident=ident, now=self.now, known=disk.known(), **self.syncer_args)
         depot = Depot(self.inbox_params)
@@ -42,7 +46,6 @@ class SyncerSide(Stage):
             if actor.site is None or not actor.site.alive:
                 actor.site = site
         self.sites.append(site)
-        self.record("joined" if site.number == 0 else "returned", "syncer", number=site.number)
         self.syncer_timer(site)
         return site
 
@@ -61,7 +64,7 @@ class SyncerSide(Stage):
         site.waiting.clear()
         if self.site is site:
             self.site = None
-        self.record("killed", "syncer", number=site.number)
+            self.record(trace.Killed(t=self.now))
 
     def syncer_timer(self, site: Site) -> None:
         """Keep the timer at the machine's deadline."""
@@ -75,17 +78,16 @@ class SyncerSide(Stage):
             self.into(site, partial(self.tell_syncer, site, event))
             return
         actions = site.machine.handle(event, self.now)
-        self.look(site, event, actions)
+        if self.on_record is not None and site is self.site:  # one that has been taken over is in its own trace
+            for record in site.scribe.look(self.now, event, actions, site.machine):
+                self.record(record)
         if self.record_events:
-            self.record_event("syncer", event, actions)
+            self.record_event(trace.SYNCER, event, actions)
         for action in actions:
             self.do_syncer(site, action)
         self.syncer_timer(site)
         if self.on_event is not None:
             self.on_event(site)
-
-    def look(self, site: Site, event: m.SyncerEvent, actions: Sequence[m.SyncerAction]) -> None:
-        """Who keeps a trace of the syncers looks on here."""
 
     def do_syncer(self, site: Site, action: Any) -> None:
         """Carry one action of a syncer out."""
@@ -103,12 +105,12 @@ class SyncerSide(Stage):
         elif isinstance(action, m.Save):
             self.save(site, action)
         elif isinstance(action, m.Note):
-            site.why = action.why
             self.seen["fenced"] += action.what == "fenced"
             self.note("syncer", action.what, action.why)
         elif isinstance(action, m.Stop):
             self.stops.append(f"syncer: {action.reason}")
-            self.record("stop", "syncer", number=site.number, code=action.exit_code, why=action.reason)
+            if site is self.site:
+                self.record(trace.Stop(t=self.now, code=action.exit_code, why=action.reason))
             self.kill_syncer(site)
         else:
             self.work_syncer(site, action)
@@ -145,18 +147,11 @@ class SyncerSide(Stage):
             for part in action.parts:
                 for work in ids_of(site.body.payloads[part.id]):
                     self.merged_at[action.fragment, work] = self.now
-        if self.on_record is not None:
-            merged = [[row.name, row.seq, row.steps, row.tokens] for row in action.merged]
-            version = action.stamp.version
-            self.record("merge", "syncer", fragment=action.fragment, version=version, why=site.why, merged=merged)
 
     def broadcast(self, site: Site, message: Message) -> None:
         """To everybody who listens: encoded once, as PUB does."""
         if isinstance(message, Call):
             self.calls.append((self.now, message.fragment, message.version))
-            site.calls[message.fragment, message.version] = self.now
-            site.calls.pop((message.fragment, message.version - 16), None)
-            self.record("call", "syncer", fragment=message.fragment, version=message.version, why=site.why)
         word, nbytes = self.carry(message)
         for key in list(self.actors):
             self.send_down(site, key, word, nbytes, "broadcast")
@@ -176,13 +171,6 @@ class SyncerSide(Stage):
 
     def fetched(self, site: Site, key: MemberKey, message: m.Fetchable, parcel: Parcel) -> None:
         """All bytes of a body are here."""
-        if isinstance(message, Contribution) and self.on_record is not None:
-            called = site.calls.get((message.fragment, message.version), self.now)
-            self.record(
-                "arrived", "syncer", learner=key.name, fragment=message.fragment, version=message.version,
-                seq=message.seq, after=message.after, steps=message.steps, tokens=message.tokens,
-                answer_s=round(self.now - called, 6),
-            )  # fmt: skip
         self.tell_syncer(site, site.body.take(key, message, parcel))
 
     def update_here(self, actor: Actor, update: Update, parcel: Parcel) -> None:

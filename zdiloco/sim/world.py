@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from zdiloco import trace
 from zdiloco.core import machine as m
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import Actor, Process, Site
@@ -18,7 +19,6 @@ from zdiloco.sim.chunks import CHUNKED, ChunkedFreight
 from zdiloco.sim.freight import WholeFreight
 from zdiloco.sim.learner_side import TOKENS, LearnerSide
 from zdiloco.sim.links import Trunk
-from zdiloco.sim.stage import Record
 
 
 class World(LearnerSide):
@@ -28,13 +28,12 @@ class World(LearnerSide):
 
     def __init__(
         self, params: SyncParams, num_fragments: int, seed: int = 0, *, exact: bool = True, chunked: bool = False,
-        on_record: Callable[[Record], None] | None = None, **syncer: Any,
+        on_record: Callable[[trace.Record], None] | None = None, **syncer: Any,
     ) -> None:  # fmt: skip
         super().__init__(params, num_fragments, seed, exact, syncer)
         self.on_record = on_record
         self.inbox_params = CHUNKED
         self.freight = ChunkedFreight(self) if chunked else WholeFreight(self)
-        self.record("start", "world", **self.facts())
         self.start_syncer(SyncerDisk())
 
     def trunk(self, name: str, up_bytes_s: float = math.inf, down_bytes_s: float = math.inf) -> Trunk:
@@ -45,7 +44,7 @@ class World(LearnerSide):
         """SIGCONT: what waits is heard, then deadlines are judged, then the step that was under way ends."""
         if not process.stopped or not process.alive:
             return
-        self.record("continued", self.name_of(process))
+        self.record(trace.Continued(t=self.now, who=self.name_of(process)))
         super().resume(process)
         if process.alive and process.missed:
             process.missed = False
@@ -61,11 +60,11 @@ class World(LearnerSide):
     def stop(self, process: Process) -> None:
         """SIGSTOP: it lives and does nothing, and what comes for it waits."""
         super().stop(process)
-        self.record("stopped", self.name_of(process))
+        self.record(trace.Stopped(t=self.now, who=self.name_of(process)))
 
     def name_of(self, process: Process) -> str:
         """What records call a process."""
-        return process.key.name if isinstance(process, Actor) else "syncer"
+        return process.key.name if isinstance(process, Actor) else trace.SYNCER
 
     def take_over(self, followers: list[Actor]) -> Site:
         """A successor starts from what the syncer has made durable, while that lives on with all but the followers."""
@@ -79,7 +78,7 @@ class World(LearnerSide):
 
     def finish(self) -> None:
         """The records end here."""
-        self.record("end", "world", steps=self.next_work - 1)
+        self.record(trace.End(t=self.now, reason="the story is over"))
 
     # ---- what tests ask
 
