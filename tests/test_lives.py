@@ -58,6 +58,18 @@ def test_a_simulated_death_is_known_at_once() -> None:
     assert found == [("a", "07", 1, 4, "killed"), ("a", "08", 12, 16, "open")]
 
 
+def test_a_word_about_the_process_before_does_not_end_the_one_that_was_started() -> None:
+    found = lives_of(
+        fact(1, "a", "joined", incarnation="07"),
+        fact(4, "a", "killed"),
+        fact(9, "a", "returned"),
+        member(10, "a", "gone", silent_s=6, incarnation="07"),
+        fact(11, "a", "joined", incarnation="08"),
+        fact(16, "syncer", "killed"),
+    )
+    assert found == [("a", "07", 1, 4, "killed"), ("a", "08", 9, 16, "open")]
+
+
 def test_a_simulated_learner_starts_over_and_stops_by_itself() -> None:
     facts = [
         fact(1, "a", "joined", incarnation="7"),

@@ -18,6 +18,8 @@ RUN = [
     trace.Call(t=104, fragment=2, version=1),
     trace.Merge(t=105, fragment=2, version=1, members=(A,), quorum_s=0.5, grace_s=0.5),
     trace.Killed(t=112, who="a"),
+    trace.Fault(t=112, who="a", what="kill"),
+    trace.Fault(t=113, what="crash for 1 s"),
     trace.End(t=120),
 ]
 
@@ -30,6 +32,7 @@ def test_a_learner_trains_stalls_and_is_dead() -> None:
     assert a.stalled == [(8.5, 10)]
     assert a.dead == [(12, 20)]
     assert chart.rounds == [(2, 4, 5)]
+    assert chart.faults == [(12, "a", "kill"), (13, trace.SYNCER, "crash for 1 s")]
     assert (chart.starts, chart.seconds, chart.left_out) == ([0], 20, 0)
 
 

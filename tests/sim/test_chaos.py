@@ -8,9 +8,8 @@ import pytest
 from zdiloco.errors import MachineError
 from zdiloco.sim.chaos import chaos
 from zdiloco.sim.faults import FaultName
-from zdiloco.sim.play import failure, play
-from zdiloco.sim.scenario import Scenario
-from zdiloco.sim.shrink import explain, shrink
+from zdiloco.sim.play import play
+from zdiloco.sim.shrink import KEEP, smallest
 
 BRANCHES = (
     "rounds", "late held", "replaced", "declined", "parked", "rolled_back", "repaired", "fenced", "dropped", "gap",
@@ -29,13 +28,8 @@ def play_all(seeds: range) -> Counter[str]:
         try:
             seen += play(scenario).seen
         except MachineError as error:
-            pytest.fail(told(scenario, error), pytrace=False)
+            pytest.fail(f"{KEEP}\n{smallest(scenario, error)}", pytrace=False)
     return seen
-
-
-def told(scenario: Scenario, error: MachineError) -> str:
-    small = shrink(scenario, error)
-    return "keep this in tests/sim/transcripts:\n" + explain(small, failure(small) or error)
 
 
 def report(seen: Counter[str], say: Callable[[str], None], count: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""`zdiloco simulate`: fleets of millions of chips under failures, and the published tables beside ours."""
+"""`zdiloco simulate`: fleets of millions of chips under failures, the published tables beside ours, and stories."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from zdiloco.cli.options import log_level
+from zdiloco.cli.stories import play_stories
 
 TABLES = {
     "paper": {"hours", "step_time", "slice_chips", "sensitivity"},
@@ -14,6 +15,8 @@ TABLES = {
     "scavenging": {"hours", "step_time"},
 }
 """The tables, and which options each takes beside --seeds, --json and --plot."""
+STORIES = {"scenario", "chaos", "seed", "trace"}
+"""Options of a story, beside the same three."""
 
 
 @click.command()
@@ -27,22 +30,33 @@ TABLES = {
 @click.option("--no-elastic", is_flag=True, help="A learner starts again as a whole instead of going on with less.")
 @click.option("--table", type=click.Choice(list(TABLES)), help="Print a published table beside ours instead.")
 @click.option("--sensitivity", is_flag=True, help="With --table paper: what the assumptions do, too.")
-@click.option("--seeds", default="1-5", show_default=True, help="Histories of failures, averaged: 7 or 1,2,9 or 1-5.")
+@click.option("--scenario", type=click.Path(path_type=Path), metavar="FILE", help="Play this story instead.")
+@click.option("--chaos", type=click.IntRange(1, 100_000), metavar="N", help="Play N random stories instead.")
+@click.option("--seed", type=click.IntRange(0, 2**53), help="Of the story, or of the first of --chaos.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write what happened in the story.")
+@click.option("--seeds", help="Histories of failures, averaged: 7 or 1,2,9 or 1-5.  [default: 1-5; of a story its own]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, and nothing else.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: *.png, *.pdf or *.svg.")
 @log_level
-def simulate(table: str | None, seeds: str, as_json: bool, plot: Path | None, **options: Any) -> int:
-    """Simulate learners of many chips that fail and come back: goodput and uptime.
+def simulate(table: str | None, seeds: str | None, as_json: bool, plot: Path | None, **options: Any) -> int:
+    """Simulate learners of many chips that fail and come back: goodput and uptime; or play a story of what goes wrong.
 
-    With --table paper exit code 1 says that a marked cell is too far from the published one, or an order is lost. What
-    is modelled, and what is not: docs/simulate.md.
+    With --table paper exit code 1 says that a marked cell is too far from the published one, or an order is lost; with
+    --scenario and --chaos, that a rule was broken. What is modelled, and how a story is written: docs/simulate.md.
     """
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    refuse_idle(table, given)
+    if "scenario" in given or "chaos" in given:
+        return play_stories(given, seeds, as_json, plot)
+    return answer_question(table, given, "1-5" if seeds is None else seeds, as_json, plot)
+
+
+def answer_question(table: str | None, given: dict[str, Any], seeds: str, as_json: bool, plot: Path | None) -> int:
+    """Print what the chips model answers. Return 1 where it does not show what it is to show."""
     from zdiloco.cli.simulate_text import print_answer
     from zdiloco.sim.picture import check_path, draw
     from zdiloco.sim.questions import ask, parse_seeds
 
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    refuse_idle(table, given)
     numbers = parse_seeds(seeds)
     if plot is not None:
         check_path(plot)
@@ -60,6 +74,16 @@ def simulate(table: str | None, seeds: str, as_json: bool, plot: Path | None, **
 
 def refuse_idle(table: str | None, given: dict[str, Any]) -> None:
     """Raise UsageError for an option that would change nothing here."""
+    story = next((name for name in ("scenario", "chaos") if name in given), None)
+    if story is not None:
+        others = [name for name in ("table" if table else "", *given) if name and name not in STORIES - {"chaos"}]
+        others = [name for name in others if name != story]
+        if others:
+            raise click.UsageError(f"--{others[0].replace('_', '-')} does not go with --{story}.")
+        return
+    for name in ("seed", "trace"):
+        if name in given:
+            raise click.UsageError(f"--{name} goes with --scenario or --chaos.")
     if table is None:
         if "sensitivity" in given:
             raise click.UsageError("--sensitivity goes with --table paper.")

@@ -4,7 +4,7 @@ Rule: nothing here is taken from the machines' own judgement of themselves: ids 
 ledger's own rule from what each process wrote down, and no term is a remainder. What does not hold is raised as Broken.
 """
 
-from zdiloco.core.ledger import row_of, settle
+from zdiloco.core.ledger import Fates, row_of, settle, total
 from zdiloco.core.start import SyncerPhase
 from zdiloco.sim.actors import Actor, Process, Site
 from zdiloco.sim.agenda import Broken
@@ -20,12 +20,15 @@ OPEN_MOST_S = 20.0
 
 
 class Audit:
-    """Looks at a world after each event. `calm_since`: when everything was healed; None: not yet."""
+    """Looks at a world after each event. `calm_since`: when everything was healed; None: not yet. `fates`: what has
+    become of all tokens, weighed by parameter share, when it was settled.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.calm_since: float | None = None
         self.looks = 0
+        self.fates: Fates | None = None
         self._stamps: dict[tuple[int, int], Stamp] = {}
         self._epochs: dict[Epoch, int] = {}
         world.on_event = self.look
@@ -75,24 +78,29 @@ class Audit:
         site = self.world.site
         if site is None:
             raise Broken("no syncer", "nobody holds the values at the end")
+        found: list[Fates] = []
         for fragment in range(self.world.num_fragments):
             map_ = {entry.key: entry for entry in site.body.states[fragment].map}
-            self._settle_tokens(fragment, map_)
+            found += self._settle_tokens(fragment, map_)
             if self.world.exact:
                 self._settle_ids(fragment, site.body.states[fragment].value, map_)
+        self.fates = Fates(*(each / self.world.num_fragments for each in total(found)))
 
-    def _settle_tokens(self, fragment: int, map_: dict[MemberKey, Merged]) -> None:
-        nothing = Merged("", 0, 0, 0, 0)
+    def _settle_tokens(self, fragment: int, map_: dict[MemberKey, Merged]) -> list[Fates]:
+        nothing, found = Merged("", 0, 0, 0, 0), []
         for actor in self.world.actors.values():
             row, entry = row_of(actor.machine.duties[fragment].progress), map_.get(actor.key, nothing)
             fates = settle(TOKENS * actor.work, row, entry.seq, entry.tokens, "living")
+            found.append(fates)
             if fates.gap:
                 raise Broken("ledger", f"{actor.key.name}, fragment {fragment}: {fates.gap} unexplained: {fates}")
         for fallen in self.world.fallen:
             entry = map_.get(fallen.key, nothing)
             fates = settle(TOKENS * fallen.work, fallen.rows[fragment], entry.seq, entry.tokens, fallen.state)
+            found.append(fates)
             if fates.gap:
                 raise Broken("ledger", f"{fallen.key.name} ({fallen.state}), fragment {fragment}: {fates.gap}: {fates}")
+        return found
 
     def _settle_ids(self, fragment: int, merged: int, map_: dict[MemberKey, Merged]) -> None:
         known = merged

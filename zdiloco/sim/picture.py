@@ -20,13 +20,18 @@ COLOURS = ("#8c6d31", "#c2185b", "#7b4fa3", "#2e8b57", "#d95f02", "#1f77b4")
 def check_path(path: Path) -> None:
     """Raise ConfigError unless a picture can be made and written there; nothing is left behind."""
     plots.check_name(path)
+    check_writable("--plot", path)
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise ConfigError unless a file can be written there; nothing is left behind."""
     existed = path.exists()
     try:
         path.open("ab").close()
         if not existed:
             path.unlink()
     except OSError as error:
-        raise ConfigError(f"--plot {path}: cannot be written ({error.strerror})") from error
+        raise ConfigError(f"{option} {path}: cannot be written ({error.strerror})") from error
 
 
 def draw(answer: Answer, path: Path) -> None:

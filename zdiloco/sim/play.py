@@ -11,6 +11,7 @@ from functools import partial
 
 from zdiloco import trace
 from zdiloco.core import machine as m
+from zdiloco.core.ledger import Fates
 from zdiloco.errors import MachineError
 from zdiloco.sim.agenda import Broken
 from zdiloco.sim.audit import Audit
@@ -30,9 +31,12 @@ OF_LEARNERS = (
 
 @dataclass
 class Outcome:
-    """What a story came to: how often each fault and each branch of the protocol occurred, and its world."""
+    """What a story came to: how often each fault and each branch of the protocol occurred, what became of all tokens
+    (weighed by parameter share), and its world.
+    """
 
     seen: Counter[str] = field(default_factory=Counter)
+    fates: Fates | None = None
     world: World | None = None
 
 
@@ -83,8 +87,7 @@ class Story:
         self.world.audit()
         self.audit.settle()
         self.close_down()
-        self.world.finish()
-        outcome = Outcome(self.count(), self.world)
+        outcome = Outcome(self.count(), self.audit.fates, self.world)
         for branch, least in self.scenario.expect.items():
             if outcome.seen[branch] < least:
                 raise Broken("expected", f"{branch!r} occurred {outcome.seen[branch]} times, {least} were expected")
@@ -117,7 +120,11 @@ class Story:
             for duty in actor.machine.duties:
                 if duty.offer:
                     world.tell_syncer(site, m.Received(key=actor.key, message=duty.offer))
-        world.run(world.now + LEAVE_S)
+        ends = world.now + LEAVE_S
+        while site.alive and world.now < ends:
+            world.run(min(world.now + 0.1, ends))
+        world.finish()
+        world.run(ends)
         if site.alive:
             raise Broken("does not leave", f"the syncer is {site.machine.phase} {LEAVE_S:g} s after it was asked")
         if [state.stamp for state in site.disk.states] != [desk.stamp for desk in site.machine.desk]:

@@ -21,6 +21,8 @@ MOST_LEARNERS = 100_000
 MOST_FRAGMENTS = 511
 MOST_SECONDS = 1e7
 SpecT = TypeVar("SpecT")
+WANTED: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+"""What settings of these types are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +90,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         _check("world", self, seed=(0, 2**64), seconds=(0, MOST_SECONDS), heal_s=(0, MOST_SECONDS))
-        _check("world", self, fragments=(1, MOST_FRAGMENTS), target_tokens=(0, 2**53))
+        _check("world", self, fragments=(1, MOST_FRAGMENTS), target_tokens=(0, 2**53), exact=(0, 1), chunked=(0, 1))
         if not 1 <= len(self.learners) <= MOST_LEARNERS:
             raise ConfigError(f"a scenario has {len(self.learners)} learners; allowed is 1 to {MOST_LEARNERS}")
         twice = [name for name, count in Counter(spec.name for spec in self.learners).items() if count > 1]
@@ -138,9 +140,19 @@ def scenarios_of(scenario: Scenario, seeds: Sequence[int]) -> list[Scenario]:
 def scenario_from_dict(value: Mapping[str, Any]) -> Scenario:
     """A scenario from plain maps and lists, as of a JSON or TOML file. Raises: ConfigError."""
     plain = dict(value)
-    learners = tuple(_build(LearnerSpec, each, "learners") for each in plain.pop("learners", ()))
-    faults = tuple(_build(Fault, each, "faults") for each in plain.pop("faults", ()))
+    learners = tuple(learner_of(each) for each in plain.pop("learners", ()))
+    faults = tuple(fault_of(each) for each in plain.pop("faults", ()))
     return _build(Scenario, {**plain, "learners": learners, "faults": faults}, "scenario")
+
+
+def learner_of(value: Any) -> LearnerSpec:
+    """A learner from a plain map. Raises: ConfigError."""
+    return _build(LearnerSpec, value, "learners")
+
+
+def fault_of(value: Any) -> Fault:
+    """A fault from a plain map. Raises: ConfigError."""
+    return _build(Fault, value, "faults")
 
 
 def scenario_to_dict(scenario: Scenario) -> dict[str, Any]:
@@ -170,10 +182,18 @@ def _build(kind: type[SpecT], value: Any, place: str) -> SpecT:
             near = get_close_matches(str(key), known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{place} has no key {key!r}{hint}")
+        wanted = WANTED.get(known[key].type)
+        if kind in (SyncParams, LearnerParams) and wanted and not _is_a(value[key], known[key].type):
+            raise ConfigError(f"{place}.{key} is {value[key]!r}; expected {wanted}")
     try:
         return kind(**value)
     except TypeError as error:
         raise ConfigError(f"{place}: {error}") from error
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    kinds = int | float if kind is float else kind
+    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
 
 
 def _fault_name(name: object) -> FaultName:
@@ -185,9 +205,15 @@ def _fault_name(name: object) -> FaultName:
     raise ConfigError(f"no fault is called {name!r}{hint} known are {', '.join(known)}")
 
 
-def _check(place: str, owner: object, **bounds: tuple[float, float]) -> None:
+def _check(place: str, owner: Any, **bounds: tuple[float, float]) -> None:
+    kinds = {each.name: each.type for each in fields(owner)}
     for name, (low, high) in bounds.items():
-        value = getattr(owner, name)
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not (fits and low <= value <= high):
-            raise ConfigError(f"{place}: {name} is {value!r}; allowed is {low:g} to {high:g}")
+        value, kind = getattr(owner, name), kinds[name]
+        if kind is bool:
+            fits, allowed = isinstance(value, bool), "true or false"
+        else:
+            number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+            fits = number and math.isfinite(value) and low <= value <= high
+            allowed = f"{low:g} to {high:g}" + (", a whole number" if kind is int else "")
+        if not fits:
+            raise ConfigError(f"{place}: {name} is {value!r}; allowed is {allowed}")

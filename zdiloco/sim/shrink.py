@@ -16,6 +16,7 @@ from zdiloco.sim.transcript import scenario_to_text
 
 Fails = Callable[[Scenario], Exception | None]
 MOST_TRIES = 200
+KEEP = "to keep it as a test, save these lines as tests/sim/transcripts/NAME.txt:"
 
 
 def kind_of(error: Exception) -> str:
@@ -103,6 +104,14 @@ def _plainer_learners(scenario: Scenario) -> Iterator[Scenario]:
         if plain != spec:
             learners = (*scenario.learners[:index], plain, *scenario.learners[index + 1 :])
             yield replace(scenario, learners=learners)
+
+
+def smallest(scenario: Scenario, error: MachineError) -> str:
+    """The transcript to keep of a scenario that failed. What was only expected and did not occur is left as it is."""
+    if kind_of(error) == "expected":
+        return explain(scenario, error)
+    small = shrink(scenario, error, tries=MOST_TRIES)
+    return explain(small, failure(small) or error)
 
 
 def explain(scenario: Scenario, error: MachineError) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zdiloco.errors import ConfigError
-from zdiloco.sim.scenario import Scenario, scenario_from_dict, scenario_to_dict
+from zdiloco.sim.scenario import Scenario, fault_of, learner_of, scenario_from_dict, scenario_to_dict
 
 
 def scenario_from_text(text: str) -> Scenario:
-    """The scenario that a transcript tells. Raises: ConfigError with the number of the line."""
+    """The scenario that a transcript tells. Raises: ConfigError with the number of the line, or the key."""
     found: dict[str, Any] = {"learners": [], "faults": [], "sync": {}, "learner": {}, "expect": {}}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -24,6 +24,8 @@ def scenario_from_text(text: str) -> Scenario:
             continue
         try:
             _read(words, found)
+        except ConfigError as error:
+            raise ConfigError(f"line {number} of the transcript: {error}") from error
         except (ValueError, IndexError) as error:
             raise ConfigError(f"line {number} of the transcript does not parse: {line.strip()!r} ({error})") from error
     return scenario_from_dict(found)
@@ -33,16 +35,29 @@ def _read(words: list[str], found: dict[str, Any]) -> None:
     kind, *rest = words
     if kind == "world":
         for key, value in _pairs(rest):
-            section, _, name = key.rpartition(".")
-            (found[section] if section in ("sync", "learner") else found)[name if section else key] = value
+            section, _, name = key.partition(".")
+            place = found[section] if name and section in ("sync", "learner") else found
+            _once(place, name if place is not found else key, value)
     elif kind == "learner":
-        found["learners"].append({"name": rest[0], **dict(_pairs(rest[1:]))})
+        learner: dict[str, Any] = {}
+        for key, value in [("name", rest[0]), *_pairs(rest[1:])]:
+            _once(learner, key, value)
+        learner_of(learner)
+        found["learners"].append(learner)
     elif kind == "at":
-        found["faults"].append(_fault(rest))
+        fault = _fault(rest)
+        fault_of(fault)
+        found["faults"].append(fault)
     elif kind == "expect":
-        found["expect"][" ".join(rest[:-1])] = int(rest[-1])
+        _once(found["expect"], " ".join(rest[:-1]), int(rest[-1]))
     else:
         raise ValueError(f"a line begins with world, learner, at or expect, not with {kind!r}")
+
+
+def _once(place: dict[str, Any], key: str, value: Any) -> None:
+    if key in place:
+        raise ValueError(f"{key!r} comes twice")
+    place[key] = value
 
 
 def _fault(words: list[str]) -> dict[str, Any]:
@@ -50,6 +65,8 @@ def _fault(words: list[str]) -> dict[str, Any]:
     if len(words) > 3 and words[-2] == "for":
         fault["for_s"] = float(words[-1])
         words = words[:-2]
+    if len(words) > 3:
+        raise ValueError(f"a fault is 'at SECONDS NAME [WHO] [for SECONDS]', and {words[3]!r} is too much")
     if len(words) > 2:
         fault["who"] = words[2]
     return fault
@@ -60,7 +77,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, Any]]:
         key, equals, text = word.partition("=")
         if not equals:
             raise ValueError(f"{word!r} is not key=value")
-        yield key, _value(text)
+        yield key, text if key == "region" else _value(text)
 
 
 def _value(text: str) -> Any:

@@ -77,8 +77,9 @@ class World(LearnerSide):
         return new
 
     def finish(self) -> None:
-        """The records end here."""
+        """The records end here, whatever happens after."""
         self.record(trace.End(t=self.now, reason="the story is over"))
+        self.on_record = None
 
     # ---- what tests ask
 
