@@ -48,7 +48,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> di
 
 
 def test_a_story_is_told(example: dict[str, Any]) -> None:
-    (told,) = example["stories"]
+    (told,) = example["scenarios"]
     assert example["failed"] is None
     assert told["faults"] == {"stop": 1, "kill": 1, "cut_region": 1, "crash": 1}
     assert told["branches"]["recovered"] == 1
@@ -62,7 +62,7 @@ def test_a_story_is_told(example: dict[str, Any]) -> None:
 
 def test_a_story_is_told_to_people(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     story.write_text(SMALL + "at 2 stop a for 0.5\n")
-    (told,) = answer(capsys, "--scenario", str(story))["stories"]
+    (told,) = answer(capsys, "--scenario", str(story))["scenarios"]
     assert run(["simulate", "--scenario", str(story)]) == 0
     said = capsys.readouterr().out
     assert f"{100 * told['tokens']['unmerged'] / told['tokens']['trained']:.2f}" in said
@@ -96,7 +96,7 @@ def test_its_trace_says_what_was_done_and_what_followed(example: dict[str, Any])
 def test_its_trace_is_reported_and_decided_again(example: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", example["trace"], "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    (told,) = example["stories"]
+    (told,) = example["scenarios"]
     assert {name: report[name] for name in ("rounds", "goodput", "uptime")} == {
         name: told[name] for name in ("rounds", "goodput", "uptime")
     }
@@ -132,7 +132,7 @@ def test_the_order_of_sets_changes_nothing(tmp_path: Path) -> None:
 
 def test_seeds_of_a_story_and_of_chaos(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, seeds in (([], [2]), (["--seed", "5"], [5]), (["--seeds", "1,4-5"], [1, 4, 5])):
-        assert [each["seed"] for each in answer(capsys, "--scenario", str(story), *words)["stories"]] == seeds
+        assert [each["seed"] for each in answer(capsys, "--scenario", str(story), *words)["scenarios"]] == seeds
     assert list(asked_for(None, 2, [])) == [chaos(0), chaos(1)]
     assert list(asked_for(None, 2, [7])) == [chaos(7), chaos(8)]
 
@@ -157,7 +157,7 @@ def test_a_broken_rule_is_1_and_its_story_can_be_kept(
         play(scenario)
     assert isinstance(read_trace(place)[-1], trace.End), "up to where it broke"
     found = answer(capsys, "--scenario", str(story), "--seeds", "3,4", code=1)
-    assert [each["seed"] for each in found["stories"]] == [3], "nothing is played after it"
+    assert [each["seed"] for each in found["scenarios"]] == [3], "nothing is played after it"
     assert found["failed"]["rule"] == "a round stays open"
     assert found["failed"]["transcript"].strip() == transcript.strip()
 

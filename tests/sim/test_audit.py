@@ -1,17 +1,22 @@
 """The audit can fail: each rule, broken by hand in a world that was well, is found under its name."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from zdiloco.core.progress import Intake, LearnerProgress, Refusal
+from zdiloco.core.tables import meanings
 from zdiloco.errors import MachineError
 from zdiloco.sim.actors import Actor
 from zdiloco.sim.agenda import Broken
 from zdiloco.sim.chaos import chaos
-from zdiloco.sim.play import Story, failure
+from zdiloco.sim.faults import FaultName
+from zdiloco.sim.play import Story, failure, play
 from zdiloco.sim.scenario import LearnerSpec, Scenario
+from zdiloco.sim.transcript import scenario_from_text
 
 
 def played() -> Story:
@@ -79,6 +84,24 @@ def test_what_is_broken_is_found_under_its_name(rule: str) -> None:
     with pytest.raises(Broken) as caught:
         look(story, rule)
     assert caught.value.rule in ((rule,) if rule != "map" else ("map", "ledger"))
+
+
+def test_the_rules_that_the_docs_name_are_those_of_the_code() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "simulate.md").read_text()
+    named = re.findall(r"^\| ([a-z ]+) \| ", text.partition("### The rules")[2], re.MULTILINE)[1:]
+    files = [path.read_text() for path in sorted((root / "zdiloco" / "sim").glob("*.py"))]
+    raised = {rule for file in files for rule in re.findall(r'raise Broken\("([^"]+)"', file)}
+    assert named == sorted(raised - {"not in time"}), "that one is of tests that wait"
+    faults = re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", text.partition("The faults are:")[2], re.MULTILINE)
+    said = meanings(FaultName)
+    assert faults == [(str(name), said[name.name]) for name in FaultName]
+
+
+def test_the_scenario_that_the_docs_show_can_be_played() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    shown = text.partition("### How to write one")[2].partition("    # ")[2].partition("\n\n")[0]
+    assert play(scenario_from_text("# " + shown)).seen["fault: kill"] == 1
 
 
 def test_somebody_who_starves_is_named() -> None:

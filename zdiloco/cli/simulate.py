@@ -1,4 +1,4 @@
-"""`zdiloco simulate`: fleets of millions of chips under failures, the published tables beside ours, and stories."""
+"""`zdiloco simulate`: fleets of millions of chips under failures, the published tables beside ours, and scenarios."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ TABLES = {
 }
 """The tables, and which options each takes beside --seeds, --json and --plot."""
 STORIES = {"scenario", "chaos", "seed", "trace"}
-"""Options of a story, beside the same three."""
+"""Options of scenarios, beside the same three."""
 
 
 @click.command()
@@ -30,19 +30,19 @@ STORIES = {"scenario", "chaos", "seed", "trace"}
 @click.option("--no-elastic", is_flag=True, help="A learner starts again as a whole instead of going on with less.")
 @click.option("--table", type=click.Choice(list(TABLES)), help="Print a published table beside ours instead.")
 @click.option("--sensitivity", is_flag=True, help="With --table paper: what the assumptions do, too.")
-@click.option("--scenario", type=click.Path(path_type=Path), metavar="FILE", help="Play this story instead.")
-@click.option("--chaos", type=click.IntRange(1, 100_000), metavar="N", help="Play N random stories instead.")
-@click.option("--seed", type=click.IntRange(0, 2**53), help="Of the story, or of the first of --chaos.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write what happened in the story.")
-@click.option("--seeds", help="Histories of failures, averaged: 7 or 1,2,9 or 1-5.  [default: 1-5; of a story its own]")
+@click.option("--scenario", type=click.Path(path_type=Path), metavar="FILE", help="Play a scenario instead.")
+@click.option("--chaos", type=click.IntRange(1, 100_000), metavar="N", help="Play N random scenarios instead.")
+@click.option("--seed", type=click.IntRange(0, 2**53), help="Of the scenario, or of the first of --chaos.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="Write its trace: what happened.")
+@click.option("--seeds", help="Histories of failures: 7 or 1,2,9 or 1-5.  [default: 1-5; of a scenario its own]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, and nothing else.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: *.png, *.pdf or *.svg.")
 @log_level
 def simulate(table: str | None, seeds: str | None, as_json: bool, plot: Path | None, **options: Any) -> int:
-    """Simulate learners of many chips that fail and come back: goodput and uptime; or play a story of what goes wrong.
+    """Simulate learners of many chips that fail and come back: goodput, uptime; or play a scenario of what goes wrong.
 
     With --table paper exit code 1 says that a marked cell is too far from the published one, or an order is lost; with
-    --scenario and --chaos, that a rule was broken. What is modelled, and how a story is written: docs/simulate.md.
+    --scenario and --chaos, that a rule was broken. What is modelled, and how a scenario is written: docs/simulate.md.
     """
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     refuse_idle(table, given)

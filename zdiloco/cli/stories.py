@@ -69,7 +69,7 @@ def stories_obj(told: "list[Told]", written: dict[str, Path | None]) -> dict[str
             "transcript": transcript_of(last),
         }  # fmt: skip
     files = {what: str(path) if path else None for what, path in written.items()}
-    return {"stories": [each.to_obj() for each in told], "failed": failed, **files}
+    return {"scenarios": [each.to_obj() for each in told], "failed": failed, **files}
 
 
 def stories_text(told: "list[Told]", written: dict[str, Path | None]) -> list[str]:
