@@ -84,6 +84,7 @@ def test_its_trace_says_what_was_done_and_what_followed(example: dict[str, Any])
         (trace.Stopped, "e1"), (trace.Continued, "e1"), (trace.Killed, "w0"), (trace.Returned, "w0"),
         (trace.Killed, "syncer"), (trace.End, "syncer"),
     }  # fmt: skip
+    assert [record.t for record in records if isinstance(record, trace.Killed) and record.who == trace.SYNCER] == [19]
     chart = chart_of(records)
     strips = {strip.name: strip for strip in chart.strips}
     assert chart.faults == faults

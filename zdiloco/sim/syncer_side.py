@@ -58,13 +58,16 @@ class SyncerSide(Stage):
 
     def kill_syncer(self, site: Site) -> None:
         """SIGKILL: nothing of the process is left but its disk."""
-        if not site.alive:
-            return
+        if site.alive and site is self.site:
+            self.record(trace.Killed(t=self.now))
+        self.end_syncer(site)
+
+    def end_syncer(self, site: Site) -> None:
+        """The process is no more, for whatever reason."""
         site.alive = False
         site.waiting.clear()
         if self.site is site:
             self.site = None
-            self.record(trace.Killed(t=self.now))
 
     def syncer_timer(self, site: Site) -> None:
         """Keep the timer at the machine's deadline."""
@@ -111,7 +114,7 @@ class SyncerSide(Stage):
             self.stops.append(f"syncer: {action.reason}")
             if site is self.site:
                 self.record(trace.Stop(t=self.now, code=action.exit_code, why=action.reason))
-            self.kill_syncer(site)
+            self.end_syncer(site)
         else:
             self.work_syncer(site, action)
 
