@@ -38,7 +38,7 @@ def test_a_run_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_says_hello_without_end_fills_no_disk(tmp_path: Path) -> None:
-    """Each time as a newer process: each is welcome, and no more of them are told than a second has room for."""
+    """Each time under a new name: each is welcome, and no more of them are told than a second has room for."""
     world = World(SyncParams(), 1)
     world.join("a", 0.05)
     world.run(5.0)
@@ -47,8 +47,9 @@ def test_a_peer_that_says_hello_without_end_fills_no_disk(tmp_path: Path) -> Non
     hellos = CAPACITY + 3000
     for number in range(1, hellos + 1):
         now = 5.0 + number / 3000  # more than a second of them
-        hello = Hello(name="b", incarnation=number, run_id="run", layout_digest="layout")
-        event = Received(key=MemberKey("b", number), message=hello)
+        name = f"b-{number}"
+        hello = Hello(name=name, incarnation=number, run_id="run", layout_digest="layout")
+        event = Received(key=MemberKey(name, number), message=hello)
         journal.look(now, event, machine.handle(event, now), machine)
     journal.close(9.0, "")
     told = [record for record in trace.read_trace(tmp_path) if isinstance(record, trace.Joined)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zdiloco.core.bounds import MAX_TEXT
 from zdiloco.core.desk import FragmentDesk
+from zdiloco.core.joining import HELLO_FIRST_S
 from zdiloco.core.machine import (
     HandbackTaken,
     InitialTaken,
@@ -19,6 +20,7 @@ from zdiloco.core.machine import (
     SyncerAction,
     Unusable,
 )
+from zdiloco.core.membership import MemberState
 from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
 from zdiloco.core.progress import Intake
 from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn, wait
@@ -32,6 +34,10 @@ MOST_RESTARTS = 2**20
 """An epoch so far above what the disk knows is not believed: the next one would leave no room for those that follow."""
 MOST_TURNED_AWAY = 256
 """So many of those who were turned away are remembered, to name each once."""
+AGAIN_AFTER_S = HELLO_FIRST_S / 2
+"""Hellos of a process that are handled within so long may have been said before it died: they count as one."""
+MOST_CHALLENGED = 1024
+"""So many processes that want the name of a living one are remembered; the oldest are forgotten first."""
 
 
 class Reception:
@@ -42,6 +48,7 @@ class Reception:
         self.donation = Donation()
         self.recovery: Recovery | None = None
         self.turned_away: set[MemberKey] = set()
+        self.challenged: dict[MemberKey, float] = {}
         self.disk_epoch = 0
 
     def start_from(self, known: KnownState, now: float) -> None:
@@ -171,7 +178,25 @@ class Reception:
             return Unwelcome(reason="layout", text=text, fatal=True)
         return None
 
+    def _must_say_it_again(self, key: MemberKey, now: float) -> bool:
+        """Whether a process that wants the name of a living one has yet to show that it lives itself.
+
+        Connections are handled in any order, so a hello may be that of a dead predecessor; only the living repeat it.
+        """
+        other = self.syncer.fleet.members.get(key.name)
+        free = other is None or other.key == key or other.state in (MemberState.GONE, MemberState.FINISHED)
+        if free or now - self.challenged.get(key, now) >= AGAIN_AFTER_S:
+            self.challenged.pop(key, None)
+            return False
+        self.challenged.setdefault(key, now)
+        while len(self.challenged) > MOST_CHALLENGED:
+            del self.challenged[next(iter(self.challenged))]
+        return True
+
     def _welcome(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
+        if self._must_say_it_again(key, now):
+            text = f"a process named {key.name!r} was heard a moment ago: say hello again to take its place"
+            return [Send(key=key, message=Unwelcome(reason="name", text=text[:MAX_TEXT], fatal=False))]
         known = self.syncer.fleet.hear(key, now)
         member, old = self.syncer.fleet.welcome(key, hello.watching, now)
         actions: list[SyncerAction] = []

@@ -29,6 +29,8 @@ class Unwelcomes(StrEnum):
     """A newer process of its name has joined: it ends."""
     UNKNOWN = "unknown"
     """This syncer does not know it (any more): it says hello again."""
+    NAME = "name"
+    """A process of its name was heard a moment ago: when it says hello again, it takes that one's place."""
     VERSION = "version"
     """It speaks another version of the protocol, and so reads no more of this than that: it ends."""
     STARTING = "starting"
