@@ -7,13 +7,14 @@ import pytest
 
 from zdiloco import trace
 from zdiloco.core.machine import SYNCER, Received
-from zdiloco.core.messages import Call, Hello, Report, Update, Welcome
+from zdiloco.core.messages import Call, Contribution, Hello, Report, Update, Welcome
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import Actor
 from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.learner_side import TOKENS
 from zdiloco.sim.links import Link
 from zdiloco.sim.world import World
+from zdiloco.units import MemberKey
 
 STEP_S = 0.05
 ROUND_TRIP_S = 0.2
@@ -246,6 +247,36 @@ def test_a_syncer_that_comes_back_goes_on_from_disk_and_fleet() -> None:
     assert [s.stamp.version for s in world.site.body.states] > versions
     for actor in actors:
         assert max(ages(world, actor, after_s=0.0)) < 25.0  # what was done while it was away is merged
+
+
+def test_late_and_repeated_offers_to_a_new_syncer_hasten_nothing() -> None:
+    """They come before any report and tell of cuts long ago; a pace is between two reports, and so is the period."""
+    world, actors = fleet_of(2, 2, recover_wait_s=1.0)
+    old: dict[MemberKey, Contribution] = {}
+    deaf = [False]
+
+    def lose(road: str, message: Any) -> bool:
+        for actor in actors:
+            if isinstance(message, Contribution) and actor.machine.duties[message.fragment].offer == message:
+                old.setdefault(actor.key, message)
+        return deaf[0] and isinstance(message, Report)
+
+    world.lose = lose
+    world.run(10.0)
+    world.kill_syncer(world.site)
+    world.start_syncer(world.sites[0].disk)
+    for tenth in range(100):
+        deaf[0] = tenth < 80  # the reports of the first seconds are lost, but not the offers
+        world.run(10.0 + tenth / 10)
+        for key, message in old.items():
+            world.tell_syncer(world.site, Received(key=key, message=message))
+        for member in world.site.machine.fleet.counted():
+            assert member.pace.value is None or member.pace.value >= 0.95 * STEP_S
+    world.lose = lambda road, message: False
+    world.run(30.0)
+    world.audit()
+    assert len(old) == 2
+    assert min(world.gaps(STEP_S, after_s=10.0)) >= NEVER_FEWER
 
 
 def test_a_newer_process_of_the_same_name_wins() -> None:

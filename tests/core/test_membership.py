@@ -102,6 +102,41 @@ def test_steps_are_extrapolated_at_the_average_pace_up_to_a_horizon() -> None:
     assert member(step=100, at=10.0).steps_at(99.0, 2.0) == 100.0, "no pace is known yet"
 
 
+def test_reports_that_come_together_tell_nothing_of_the_pace() -> None:
+    """What a road or a stopped process had held back is handled at one moment."""
+    one = member(step=100, at=10.0, pace=0.5)
+    for step in range(101, 110):
+        one.report(step, 13.0)
+    assert (one.step, one.step_at) == (109, 13.0)
+    assert one.pace.value is not None
+    assert one.pace.value >= 0.5
+    one = member(step=100, at=10.0)
+    one.report(101, 10.0)
+    assert one.pace.value is None
+
+
+def test_what_it_had_made_at_a_call_is_set_right_by_its_next_report() -> None:
+    one = member(step=100, at=10.0)
+    one.call(0, 10.4, 0.2)
+    assert one.called == {0: 100}, "no pace is known"
+    one.report(110, 10.5)
+    assert one.called == {0: pytest.approx(108)}
+    one.call(0, 10.6, 0.2)
+    one.call(1, 12.5, 0.2)
+    one.report(150, 12.5)
+    assert one.called == {0: pytest.approx(112), 1: pytest.approx(150)}, "however long nothing was heard of it"
+    one.report(151, 12.55)
+    assert one.called == {0: pytest.approx(112), 1: pytest.approx(150)}, "once only"
+
+
+def test_a_call_before_its_first_report_binds_it_from_that_report() -> None:
+    one = member()
+    one.first_step = None
+    one.call(0, 10.0, 0.2)
+    one.report(500, 10.1)
+    assert (one.called, one.first_step) == ({}, 500)
+
+
 # ---- coming in
 
 

@@ -75,12 +75,21 @@ def test_a_slow_pusher_does_not_make_a_round_every_step() -> None:
     assert isinstance(judge([slow]), Due)
 
 
-def test_the_call_of_too_few_learners_does_not_bind_the_others() -> None:
-    """Who was there at the last call has died but one; K = 2 of the newcomers have their steps."""
+def test_since_a_call_whoever_came_after_it_counts_from_its_first_step() -> None:
+    """Who was there at the last call has died but one, which has still to make its steps where K needs it."""
     fleet = [member(ANN, step=H, at=9.0, called={0: 7.0}), member(BOB, step=H, at=9.0)]
-    assert isinstance(judge(fleet, quorum=2), Due)
-    fleet[1].called[0] = 7.0
+    assert isinstance(judge(fleet, quorum=1), Due)
     assert isinstance(judge(fleet, quorum=2), NotDue)
+    assert isinstance(judge([*fleet, member(EVE, step=H, at=9.0)], quorum=2), Due), "K of the newcomers are enough"
+
+
+def test_a_cut_from_before_the_first_step_here_starts_no_period() -> None:
+    """An offer that was late, or repeated to a new syncer, tells of a cut long ago."""
+    back = member(step=500 + H - 1, at=9.0, marks={0: 20})
+    back.first_step = 500
+    assert isinstance(judge([back]), NotDue)
+    back.step += 1
+    assert isinstance(judge([back]), Due)
 
 
 def test_overdue_counts_from_the_later_of_cut_and_call() -> None:
@@ -151,9 +160,8 @@ def test_due_exactly_when_k_learners_have_their_steps(fleet: list[Any], quorum: 
     made = [member(MemberKey(f"m{i}", 1), **fields) for i, fields in enumerate(fleet)]
     now = 10.0 + later
     cuts = sum(reached(one, one.marks.get(0, 0), needed, now) for one in made)
-    called = [one for one in made if one.called]
-    calls = sum(reached(one, one.called[0], needed, now) for one in called)
-    expected = cuts >= quorum and (len(called) < quorum or calls >= quorum)
+    calls = sum(reached(one, one.called.get(0, 0.0), needed, now) for one in made)
+    expected = cuts >= quorum and calls >= quorum
     found = judge(made, now, quorum, needed)
     assert isinstance(found, Due) == expected
     if isinstance(found, Due):

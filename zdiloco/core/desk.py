@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90_of_ordered
-from zdiloco.core.membership import Fleet, Member
+from zdiloco.core.membership import CONTRIBUTING, Fleet, Member
 from zdiloco.core.norms import Norms, Passed
 from zdiloco.core.pace import Due, Standing, judge_due, max_open_rounds, needed_steps, why_not
 from zdiloco.core.params import SyncParams
@@ -105,7 +105,8 @@ class Desk:
             return False
         self.started = True
         for member in members:
-            member.first_step = member.step
+            if member.first_step is not None:
+                member.first_step = member.step
         for desk in self.fragments:
             desk.standing = desk.due = None
         self.look_again(now)
@@ -163,8 +164,8 @@ class Desk:
         desk.calls[version] = now
         for old in sorted(desk.calls)[:-CALLS_REMEMBERED]:
             del desk.calls[old]
-        for member in self.fleet.counted():
-            member.called[desk.index] = member.steps_at(now, 2 * self.params.report_every_s)
+        for member in (member for state in CONTRIBUTING for member in self.fleet.in_state[state].values()):
+            member.call(desk.index, now, 2 * self.params.report_every_s)
         return desk.round
 
     def arrived(self, held: Held, now: float) -> Held | None:

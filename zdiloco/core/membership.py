@@ -81,8 +81,9 @@ CONTRIBUTING = frozenset({_S.LIVE, _S.SUSPECT, _S.QUARANTINED})
 class Member:
     """One process as the syncer sees it. Steps are its own count; times are the syncer's clock.
 
-    `marks`: per fragment, the inner step from which its next period counts (its last cut sent or merged, its first
-    step here); `called`: its step when the fragment was last called.
+    `first_step`: None until its first report, whatever else has come of it. `marks`: per fragment, the step of its last
+    cut sent or merged; `called`: its step when the fragment was last called, reckoned until a report has come since
+    then (`reckoned`: the calls, and when).
     """
 
     key: MemberKey
@@ -97,6 +98,7 @@ class Member:
     answer: Average = field(default_factory=lambda: Average(0.125))
     marks: dict[FragmentId, int] = field(default_factory=dict)
     called: dict[FragmentId, float] = field(default_factory=dict)
+    reckoned: dict[FragmentId, float] = field(default_factory=dict)
     trained_tokens: int = 0
     unmerged_tokens: float = 0.0
     dropped_tokens: float = 0.0
@@ -118,13 +120,25 @@ class Member:
             self.moved(self)
 
     def report(self, step: int, now: float) -> None:
-        """Take the member's step count; the pace is measured on our clock, between two reports of progress."""
+        """Take the member's step count; the pace is measured on our clock, between two reports of progress.
+
+        What it had made at a call since its last report is set right: that call lies between two known moments.
+        """
         if self.first_step is None:
-            self.first_step = step
+            self.first_step, self.step, self.step_at = step, step, now
         elif step > self.step:
-            self.pace.add((now - self.step_at) / (step - self.step))
-        if step > self.step or not self.step_at:
+            made, took_s = step - self.step, now - self.step_at
+            if took_s > 0:  # two at one moment have come late: they tell nothing of the pace
+                self.pace.add(took_s / made)
+            for fragment, at in self.reckoned.items():
+                self.called[fragment] = self.step + made * ((at - self.step_at) / took_s if took_s > 0 else 1.0)
+            self.reckoned.clear()
             self.step, self.step_at = step, now
+
+    def call(self, fragment: FragmentId, now: float, horizon_s: float) -> None:
+        """The fragment is called: its next period counts from here too; before its first report, from that one."""
+        if self.first_step is not None:
+            self.called[fragment], self.reckoned[fragment] = self.steps_at(now, horizon_s), now
 
     def steps_at(self, now: float, horizon_s: float) -> float:
         """The steps it has made by `now`, extrapolated at its average pace for at most `horizon_s` seconds."""

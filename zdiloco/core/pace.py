@@ -1,8 +1,9 @@
 """When a fragment is due, and how many rounds may be open at once.
 
 Rule: a fragment is due when K live learners have made H inner steps on it since their last cut that was sent or
-merged, and K of them have made H steps since its last call; so a round never comes sooner than H steps of the K-th
-fastest, on a LAN as on a WAN. In the first turn H is (p + 1) * H / P, so that fragments start staggered.
+merged, and K of them have made H steps since its last call, or, who came after it, since their first step; so a round
+never comes sooner than H steps of the K-th fastest, on a LAN as on a WAN. In the first turn H is (p + 1) * H / P, so
+that fragments start staggered.
 """
 
 import heapq
@@ -42,6 +43,16 @@ def needed_steps(fragment: FragmentId, num_fragments: int, first_turn: bool, par
     return max(1, math.ceil((fragment + 1) * params.sync_period / num_fragments))
 
 
+def cut_mark(member: Member, fragment: FragmentId) -> int:
+    """The step from which a period counts by a member's cuts: never before its first step here, however old a cut."""
+    return max(member.marks.get(fragment, 0), member.first_step or 0)
+
+
+def call_mark(member: Member, fragment: FragmentId) -> float:
+    """The step from which a period counts by the calls; of one that came after the last call, its first step."""
+    return member.called.get(fragment, member.first_step or 0)
+
+
 def crossing(member: Member, mark: float, needed: int, now: float, params: SyncParams) -> tuple[float, bool]:
     """When a member has made `needed` steps since `mark`, and whether that is sure.
 
@@ -68,11 +79,9 @@ def judge_due(
         return NotDue(check_at=math.inf, why=why_not(len(members), quorum, needed))
     cuts, calls = [], []
     for member in members:
-        mark = member.marks.get(fragment, member.first_step or 0)
-        cuts.append(crossing(member, mark, needed, now, params))
-        if fragment in member.called:
-            calls.append(crossing(member, member.called[fragment], needed, now, params))
-    both = heapq.nsmallest(quorum, cuts)[-1:] + (heapq.nsmallest(quorum, calls)[-1:] if len(calls) >= quorum else [])
+        cuts.append(crossing(member, cut_mark(member, fragment), needed, now, params))
+        calls.append(crossing(member, call_mark(member, fragment), needed, now, params))
+    both = heapq.nsmallest(quorum, cuts)[-1:] + heapq.nsmallest(quorum, calls)[-1:]
     since = max(at for at, _ in both)
     if since <= now and all(sure for _, sure in both):
         return Due(since=since, why=f"{quorum} learners have made {needed} steps on it")
@@ -149,9 +158,8 @@ class Standing:
         """Something about a member has changed: its steps, its last cut, or whether it counts."""
         cut = called = None
         if counts:
-            cut = self._sure(member, member.marks.get(self.fragment, member.first_step or 0))
-            if self.fragment in member.called:
-                called = self._sure(member, member.called[self.fragment])
+            cut = self._sure(member, cut_mark(member, self.fragment))
+            called = self._sure(member, call_mark(member, self.fragment))
         self.cuts.put(member.key, cut)
         self.calls.put(member.key, called)
 
@@ -170,8 +178,7 @@ class Standing:
         """From when on the rule holds by what is known now; infinity: not before another report."""
         if len(self.cuts) < quorum:
             return math.inf
-        calls = self.calls.kth(quorum) if len(self.calls) >= quorum else -math.inf
-        return max(self.cuts.kth(quorum), calls)
+        return max(self.cuts.kth(quorum), self.calls.kth(quorum))
 
 
 def max_open_rounds(num_fragments: int, round_s: float | None, step_s: float | None, params: SyncParams) -> int:

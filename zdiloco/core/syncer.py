@@ -193,8 +193,6 @@ class SyncerMachine:
     def _contribution(self, member: Member, message: Contribution, now: float) -> list[SyncerAction]:
         if self.phase is _P.SAVING:
             return self.intakes.closed(member, message)
-        if member.first_step is None:
-            self.fleet.report(member, message.cut_step, now)
         desk = self._desk_of(message.fragment)
         actions = self._begin(member, now) + self.intakes.offer(member, message, self.epoch)
         return actions + (self.close(self.desk.judge_one(desk, now)) if desk and self.desk.no_room else [])
@@ -250,8 +248,7 @@ class SyncerMachine:
         return actions + self.close(self.desk.judge_one(self.desk.fragments[event.id.fragment], now))
 
     def _merge_done(self, event: MergeDone, now: float) -> list[SyncerAction]:
-        update = event.update
-        desk = self.desk.fragments[update.fragment]
+        update, desk = event.update, self.desk.fragments[event.update.fragment]
         self.desk.published(desk, update.stamp, now)
         self.rounds += 1
         self.dirty = True
@@ -259,7 +256,10 @@ class SyncerMachine:
         self.contributions += len(taken)
         self.merged_tokens += desk.share * sum(held.message.tokens for held, _ in taken)
         self.follow_progress()
-        return [Publish(update=update), *self.intakes.merged(desk)]
+        apart = len(self.fleet.in_state[MemberState.QUARANTINED])
+        actions = [Publish(update=update), *self.intakes.merged(desk)]
+        behaves = len(self.fleet.in_state[MemberState.QUARANTINED]) < apart  # what is held of it counts from now on
+        return actions + (self.close(self.desk.judge(now)) if behaves else [])
 
     def _merge_failed(self, event: MergeFailed, now: float) -> list[SyncerAction]:
         desk = self.desk.fragments[event.fragment]
