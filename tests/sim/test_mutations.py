@@ -15,7 +15,7 @@ AT_LEAST = 12
 
 
 class Calm(History):
-    """The fleet of a history without loss and misfortune: what rules of time look at."""
+    """The fleet of a history without loss and misfortune."""
 
     def lose(self, road: str, message: object) -> bool:
         return False
@@ -28,7 +28,7 @@ def fault_of(seed: int) -> str:
     """By what the history of this seed fails, calm or not; empty: it does not."""
     for kind in (Calm, History):
         try:
-            with watched(kind is Calm):
+            with watched():
                 kind(seed).run()
         except Exception as fault:
             text = str(fault).partition("\n")[0] or "the model differs"

@@ -16,10 +16,8 @@ from zdiloco.core.start import SyncerPhase
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import MemberKey
 
-NEARLY = 0.9
-"""Of a period or a step: paces are averages."""
-SETTLED_S = 5.0
-"""From here on a calm fleet is complete, and everybody's pace is known."""
+NEARLY = 0.999
+"""Of a period or a step: paces are averages, and a report is as old as its road is long."""
 RUNNING = (SyncerPhase.RUNNING, SyncerPhase.DRAINING)
 
 
@@ -33,19 +31,15 @@ class Offence(AssertionError):
 
 @dataclass
 class Watch:
-    """What was seen so far. `calm`: the fleet stays as it is and nothing is lost, so that the syncer knows every step.
+    """What was seen so far. `step_s`: how long the shortest step of each process took; `called`: when, by syncer."""
 
-    `step_s`: how long a step of each process takes; `called`: who counted at a call, when.
-    """
-
-    calm: bool
     step_s: dict[MemberKey, float] = field(default_factory=dict)
-    called: dict[tuple[int, int], tuple[float, set[MemberKey]]] = field(default_factory=dict)
+    called: dict[tuple[int, int], float] = field(default_factory=dict)
     machines: list[Any] = field(default_factory=list)
 
     def learner(self, machine: LearnerMachine, event: Any) -> None:
         if isinstance(event, m.StepDone):
-            self.step_s[machine.key] = event.seconds
+            self.step_s[machine.key] = min(event.seconds, self.step_s.get(machine.key, event.seconds))
 
     def syncer(self, machine: SyncerMachine, event: Any, actions: list[Any], now: float) -> None:
         self._fencing(machine, event)
@@ -68,15 +62,14 @@ class Watch:
                 raise Offence("fencing", f"epoch {message.epoch.counter} is told of, {machine.epoch.counter} goes on")
 
     def _call(self, machine: SyncerMachine, call: Call, now: float) -> None:
-        """Calls of a fragment are H steps of the K-th fastest apart."""
+        """Calls of a fragment are H steps of the K-th fastest apart, whoever has come or gone meanwhile."""
         if machine not in self.machines:
             self.machines.append(machine)  # so that its id is not used again
         place = (id(machine), call.fragment)
-        counted, quorum = {member.key for member in machine.fleet.counted()}, machine.desk.quorum()
-        before, same = self.called.get(place, (None, set()))
-        self.called[place] = (now, counted)
-        steps = sorted(self.step_s[key] for key in counted & same)
-        if before is None or before < SETTLED_S or len(steps) < quorum or not self.calm:
+        before, quorum = self.called.get(place), machine.desk.quorum()
+        self.called[place] = now
+        steps = sorted(self.step_s[member.key] for member in machine.fleet.counted() if member.key in self.step_s)
+        if before is None or len(steps) < quorum:
             return
         gap, least = now - before, machine.params.sync_period * steps[quorum - 1]
         if gap < NEARLY * least:
@@ -95,8 +88,7 @@ class Watch:
         absent = machine.fleet.waited_for() - taken - rnd.declined.keys()
         absent -= machine.desk.no_room.get(merge.fragment, set())
         steps = [self.step_s[key] for key in absent if key in self.step_s and machine.fleet.find(key).pace.value]
-        settled = self.calm and rnd.called_at > SETTLED_S
-        if settled and rnd.quorum_at is not None and steps and now - rnd.quorum_at < NEARLY * max(steps):
+        if rnd.quorum_at is not None and steps and now - rnd.quorum_at < NEARLY * max(steps):
             waited = now - rnd.quorum_at
             raise Offence("grace", f"closed {waited:.3f} s after the quorum, a step takes {max(steps):.3f} s")
         if absent and now < rnd.called_at + NEARLY * min(self.step_s.values()):
@@ -114,9 +106,9 @@ class Watch:
 
 
 @contextmanager
-def watched(calm: bool) -> Iterator[Watch]:
+def watched() -> Iterator[Watch]:
     """Every machine that handles an event meanwhile is looked at."""
-    watch = Watch(calm)
+    watch = Watch()
     of_syncer, of_learner = SyncerMachine.handle, LearnerMachine.handle
 
     def syncer(self: SyncerMachine, event: Any, now: float) -> list[Any]:
