@@ -8,8 +8,9 @@ to it alone, broadcast), which overtake each other at will; the first message of
 behind the others. Unless words are slow, a learner's short ones (SHORT) are heard as they are said. A beat tells what
 is when it arrives. Unless bodies are slow, encoding, screening and preparing take no time; transfers, merges,
 checkpoints and the bodies of updates always do. A question is asked again where neither it nor its answer is on the
-way. Whoever lives is not taken for dead, and while a syncer runs its beats are heard. A dead learner's hello comes before that of
-its successor; two syncers never live at once. Nobody runs out of memory, sends what cannot be merged, or leaves.
+way. Whoever lives is not taken for dead, and while a syncer runs its beats are heard. Unless hellos are late, a dead
+learner's comes before that of its successor; two syncers never live at once. Nobody runs out of memory, sends what
+cannot be merged, or leaves.
 """
 
 from collections.abc import Iterator
@@ -17,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tests.sim.parts import LearnerPart, Out, Part, is_mute
-from tests.sim.plain_bodies import SyncerDisk
 from tests.sim.syncer_part import SyncerPart
 from zdiloco.core.duty import DutyState
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.messages import Beat, Contribution, Decline, Hello, Pull, Report, Update
 from zdiloco.core.start import SyncerPhase
+from zdiloco.sim.bodies import SyncerDisk
 from zdiloco.units import MemberKey
 
 NAMES = ("a", "b")
@@ -45,6 +46,7 @@ class Bounds:
     min_quorum: int = 1
     slow_bodies: bool = False
     slow_words: bool = False
+    late_hellos: bool = False
 
 
 class Spent(NamedTuple):
@@ -110,7 +112,7 @@ class Explorer:
 
     def number(self, part: Any) -> int:
         """The number of a part; a new one is audited."""
-        key = part.fingerprint() if isinstance(part, Part) else ("down", tuple(part.disk.states))
+        key = part.fingerprint() if isinstance(part, Part) else ("down", tuple(part.disk.states), part.disk.replaced)
         if key not in self.numbers:
             self.numbers[key] = len(self.parts)
             self.parts.append(part)
@@ -372,7 +374,8 @@ class Explorer:
     def kill_learner(self, world: World, heard: bool) -> World:
         """What it said arrives later, from beyond; its hello does not, nor does what waits for a syncer to come."""
         net = list(world.net)
-        said = [n for n in net[UP] if not isinstance(self.items[n][2], Hello)] if heard and world.up else []
+        late = self.bounds.late_hellos
+        said = [n for n in net[UP] if late or not isinstance(self.items[n][2], Hello)] if heard and world.up else []
         net[GHOST] += tuple(said)
         net[UP] = net[DOWN] = net[CAST] = ()
         spent = world.spent._replace(learner_crashes=world.spent.learner_crashes + 1)
@@ -389,6 +392,5 @@ class Explorer:
 
     def restart_syncer(self, world: World) -> World:
         disk: SyncerDisk = self.parts[world.syncer].disk
-        copy = SyncerDisk(disk.run_id, disk.shares, list(disk.states))
-        part = SyncerPart.start(copy, self.bounds.min_quorum, world.spent.syncer_crashes + 2)
+        part = SyncerPart.start(disk.copy(), self.bounds.min_quorum, world.spent.syncer_crashes + 2)
         return world._replace(syncer=self.number(part), up=True)

@@ -6,9 +6,10 @@ Rule: frozen values are shared, everything else is copied; machines with equal f
 import dataclasses
 from collections import deque
 from enum import Enum
+from types import FunctionType
 from typing import Any
 
-SHARED = (int, float, str, bytes, bool, type(None), Enum, type)
+SHARED = (int, float, str, bytes, bool, type(None), Enum, type, FunctionType)
 
 
 def is_shared(cls: type) -> bool:
@@ -31,7 +32,10 @@ def names_of(thing: Any) -> tuple[str, ...]:
 
 
 def clone(thing: Any, memo: dict[int, Any]) -> Any:
-    """A copy that shares what is frozen; references within it point into the copy."""
+    """A copy that shares what is frozen; references within it point into the copy, and dictionaries are in order.
+
+    So parts with equal fingerprints act alike though their dictionaries were filled in another order.
+    """
     cls = type(thing)
     if cls not in _known:
         _known[cls] = is_shared(cls)
@@ -40,7 +44,7 @@ def clone(thing: Any, memo: dict[int, Any]) -> Any:
     if id(thing) in memo:
         return memo[id(thing)]
     if cls is dict:
-        made = memo[id(thing)] = {key: clone(value, memo) for key, value in thing.items()}
+        made = memo[id(thing)] = {key: clone(thing[key], memo) for key in sorted(thing)}
     elif cls is list:
         made = memo[id(thing)] = [clone(value, memo) for value in thing]
     elif cls is tuple:
@@ -65,12 +69,13 @@ def freeze(thing: Any, path: set[int]) -> Any:
         _known[cls] = is_shared(cls)
     if _known[cls]:
         return thing
-    if id(thing) in path or hasattr(thing, "__self__"):
+    if hasattr(thing, "__self__"):  # whose it is can be seen from its place
+        return thing.__name__
+    if id(thing) in path:
         return None
     path.add(id(thing))
     if cls is dict:
-        entries = [(key, freeze(value, path)) for key, value in thing.items()]
-        made = tuple(sorted(entries, key=lambda each: hash(each[0])))
+        made = tuple([(key, freeze(thing[key], path)) for key in sorted(thing)])
     elif cls in (list, tuple, deque):
         made = tuple([freeze(value, path) for value in thing])
     elif cls is set:

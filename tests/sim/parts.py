@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.sim.frozen import clone, freeze
-from tests.sim.plain_bodies import LearnerBody, State, SyncerBody, SyncerDisk
 from zdiloco.core import machine as m
 from zdiloco.core.duty import DutyState
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.learner import LearnerMachine
-from zdiloco.core.messages import Ack, Call, Decline, Handback, Refused, Unwelcome, Update, Welcome
+from zdiloco.core.messages import Ack, Body, Call, Decline, Handback, Refused, Unwelcome, Update, Welcome
 from zdiloco.core.params import LearnerParams, SyncParams
+from zdiloco.sim.bodies import NBYTES, LearnerBody, State
+from zdiloco.sim.work import Parcel
 from zdiloco.units import MemberKey, Merged
 
 NOW, LONG_AGO, TOKENS = 1000.0, -1e6, 10
@@ -26,6 +27,11 @@ PARAMS = {
 }  # fmt: skip
 Out = tuple[str, Any, Any, Any]
 """What a part sends: the road ('up', 'down', 'cast'), to whom, the message, and what its body will be."""
+
+
+def put(name: str, parcel: Parcel) -> Body:
+    """A body under this name; what is in it travels beside the message."""
+    return Body(transfer=name, nbytes=parcel.nbytes, chunk_bytes=1 << 20, digest=0)
 
 
 def params_of(min_quorum: int) -> SyncParams:
@@ -80,22 +86,27 @@ class Part:
 
 @dataclass
 class LearnerPart(Part):
-    """One learner process. `trained` and `dropped`: ids of its steps, and of those given up by declared rule."""
+    """One learner process. `trained`: ids of its steps. `content`: of the message that it hears, what is in its body."""
 
-    coming: list[tuple[Update, State, tuple[Merged, ...]]] = field(default_factory=list)
+    coming: list[tuple[Update, int, tuple[Merged, ...]]] = field(default_factory=list)
     trained: int = 0
-    dropped: int = 0
     content: Any = None
 
     @classmethod
     def start(cls, name: str, incarnation: int, min_quorum: int) -> "LearnerPart":
         key = MemberKey(name, incarnation)
         machine = LearnerMachine(key, params_of(min_quorum), LearnerParams(), shares=(1.0,), layout_digest="layout")
-        return cls(machine, LearnerBody(1))
+        return cls(machine, LearnerBody(1, put))
 
     @property
     def duty(self) -> Any:
         return self.machine.duties[0]
+
+    @property
+    def dropped(self) -> int:
+        """Ids of its steps that were given up by a declared rule."""
+        ids: int = self.body.dropped[0]
+        return ids
 
     # ---- events
 
@@ -116,8 +127,8 @@ class LearnerPart(Part):
         self.tell(sent, m.Boundary())
 
     def arrive(self, sent: list[Out], index: int) -> None:
-        update, state, records = self.coming.pop(index)
-        self.body.learn(0, state, update.full)
+        update, value, records = self.coming.pop(index)
+        self.body.learn(update, Parcel.of(value, NBYTES, records))
         self.tell(sent, m.UpdateReady(update=update, records=records))
 
     def miss(self, sent: list[Out], index: int) -> None:
@@ -182,10 +193,11 @@ class LearnerPart(Part):
             plain = replace(message, eta_s=0.0) if isinstance(message, Decline) else message
             sent.append(("up", self.machine.key, plain, None))
         elif isinstance(action, m.SendHandback):
-            state = self.body.adopted[0]
-            back = Handback(fragment=0, stamp=action.stamp, codec="fp32", value_bytes=10, body=_HANDBACK)
-            assert (state.stamp, set(state.map)) == (action.stamp, set(action.map_))
-            sent.append(("up", self.machine.key, back, state))
+            value = self.body.reference[0]
+            assert self.body.adopted[0].stamp == action.stamp
+            body = put(f"handback/{action.stamp}", Parcel(value, NBYTES))
+            back = Handback(fragment=0, stamp=action.stamp, codec="fp32", value_bytes=NBYTES, body=body)
+            sent.append(("up", self.machine.key, back, State(action.stamp, value, tuple(sorted(action.map_)))))
         elif isinstance(action, m.Receive):
             self.coming.append((action.update, *self.content))
         elif isinstance(action, m.Stop | m.Reincarnate | m.SendLayout | m.SendInitial):
@@ -194,22 +206,9 @@ class LearnerPart(Part):
             self.work(action)
 
     def work(self, action: Any) -> None:
-        body = self.body
-        if isinstance(action, m.Adopt):
-            prepare, _, _, state = body.prepared[0]
-            before, seen = body.progress(0), body.adopted.get(0)
-            assert seen is None or state.stamp > seen.stamp, "an older state is adopted"
-            body.do(action)
-            if prepare.reset:
-                self.dropped |= before & ~state.value
-        elif isinstance(action, m.Drop):
-            self.dropped |= body.progress(0)
-            body.do(action)
-        elif isinstance(action, m.Discard):
+        if isinstance(action, m.Discard):
             self.coming = [each for each in self.coming if each[0] != action.update]
-            body.do(action)
-        else:
-            self.local += body.do(action)
+        self.local += self.body.do(action)
 
     # ---- what is left out
 
@@ -221,7 +220,8 @@ class LearnerPart(Part):
         duty.offered_at, duty.pulled_at = NOW, None if duty.pulled_at is None else NOW
         assert len(uplink.under_way) <= 1, "with one fragment one contribution is under way at most"
         uplink.alone.clear()
-        uplink.window, uplink.good, uplink.queued_at = 1, 0, uplink.most + 1
+        uplink.steps.clear()
+        uplink.window, uplink.good, uplink.late, uplink.queued_at = 1, 0, 0, uplink.most + 1
         uplink.under_way = {key: (NOW, 1) for key in uplink.under_way}
         if not any(isinstance(event, m.Prepared) for event in self.local):
             duty.serial = 0
@@ -243,9 +243,6 @@ class LearnerPart(Part):
         for seq, kept in self.duty.progress.kept.items():
             ids |= 0 if kept.cut.void else self.body.encoded[0, seq]
         return ids
-
-
-_HANDBACK = replace(SyncerBody(SyncerDisk(), 1, "run").update(0, full=True).body, transfer="h")
 
 
 def is_mute(message: Any) -> bool:

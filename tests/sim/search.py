@@ -9,11 +9,12 @@ from typing import Any
 
 from tests.sim.explore import DEAD, NAMES, QUIET, WELCOME, Bounds, Explorer, Spent, World, take
 from tests.sim.parts import TOKENS, LearnerPart
-from tests.sim.plain_bodies import State, SyncerDisk, ids_of
 from tests.sim.syncer_part import SyncerPart
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.ledger import row_of, settle
 from zdiloco.core.start import SyncerPhase
+from zdiloco.sim.bodies import State, SyncerDisk
+from zdiloco.sim.work import ids_of
 from zdiloco.units import Epoch, Stamp
 
 
@@ -73,7 +74,6 @@ class Search(Explorer):
         for index in range(len(NAMES)):
             world = self.step(world, index)
         return self.settle_down(world)
-
 
     # ---- what must hold
 

@@ -1,5 +1,7 @@
 """All interleavings of a small world: nothing lost, nothing twice, and in the end everything is merged."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.sim.explore import Bounds
@@ -23,15 +25,14 @@ LONG = {
 }
 
 
-def explore(name: str, bounds: Bounds, capsys: pytest.CaptureFixture[str]) -> None:
+def explore(name: str, bounds: Bounds, say: Callable[[str], None]) -> None:
     search = Search(bounds)
     count = search.run()
-    with capsys.disabled():
-        print(f"\n{name}: {count} states, {len(search.audited)} sets of parts, {sum(search.ways_taken.values())} steps")
+    say(f"{name}: {count} states, {len(search.audited)} sets of parts, {sum(search.ways_taken.values())} steps")
 
 
-def test_every_order_without_faults(capsys: pytest.CaptureFixture[str]) -> None:
-    explore("no fault, two contributions", SMALL, capsys)
+def test_every_order_without_faults(say: Callable[[str], None]) -> None:
+    explore("no fault, two contributions", SMALL, say)
 
 
 def broken(rule: str, bounds: Bounds) -> str:
@@ -57,12 +58,12 @@ def test_a_broken_rule_is_found_with_the_path_to_it_or_after_a_loss() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", FAULTS)
-def test_every_order_of_three_contributions_and_a_fault(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    explore(name, FAULTS[name], capsys)
+def test_every_order_of_three_contributions_and_a_fault(name: str, say: Callable[[str], None]) -> None:
+    explore(name, FAULTS[name], say)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", LONG)
-def test_every_order_with_more_faults(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    explore(name, LONG[name], capsys)
+def test_every_order_with_more_faults(name: str, say: Callable[[str], None]) -> None:
+    explore(name, LONG[name], say)
