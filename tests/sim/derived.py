@@ -25,7 +25,8 @@ def check_derived(machine: SyncerMachine) -> None:
         behaving, quarantined = behaving | quarantined, set()
     assert set(fleet._counted) == behaving, "who counts"
     assert fleet.quarantined() == quarantined, "who is in quarantine"
-    assert fleet.waited_for() == {key for key in behaving if states[key] is not MemberState.SUSPECT}, "who is waited for"
+    waited_for = {key for key in behaving if states[key] is not MemberState.SUSPECT}
+    assert fleet.waited_for() == waited_for, "who is waited for"
     assert (fleet.paces.values, fleet.answers.values) == _averages(fleet), "averages"
     for member in fleet:
         due = fleet._silence_due(member)

@@ -86,7 +86,7 @@ class Part:
 
 @dataclass
 class LearnerPart(Part):
-    """One learner process. `trained`: ids of its steps. `content`: of the message that it hears, what is in its body."""
+    """One learner process. `trained`: ids of its steps; `content`: what is in the body of the message that it hears."""
 
     coming: list[tuple[Update, int, tuple[Merged, ...]]] = field(default_factory=list)
     trained: int = 0

@@ -19,15 +19,19 @@ from zdiloco.units import Epoch, Stamp
 
 
 class Search(Explorer):
-    """Breadth first, so that the path to a fault is as short as can be."""
+    """Breadth first, so that the path to a fault is as short as can be.
+
+    `resting`: where what was left alone has come to rest. `contributions`: the most that were cut on one path.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds)
         self.audited: set[Any] = set()
         self.healed: set[Any] = set()
+        self.resting: dict[World, World] = {}
         self.came: dict[World, tuple[World | None, str]] = {}
         self.ways_taken: Counter[str] = Counter()
-        self.most = 0
+        self.contributions = 0
 
     def run(self, most: int = 1 << 60) -> int:
         """Follow every way. Returns how many worlds there are; more than `most` are not looked at."""
@@ -49,10 +53,19 @@ class Search(Explorer):
         found = []
         for what, after in self.ways(world):
             self.ways_taken[what] += 1
-            if after not in self.came:
+            if after not in self.came and not self.is_covered(after):
                 self.came[after] = (world, what)
                 found.append(after)
         return found
+
+    def is_covered(self, world: World) -> bool:
+        """Whether the same with fewer losses or repetitions is known: all that may follow here may follow there."""
+        spent = world.spent
+        return any(
+            world._replace(spent=spent._replace(losses=losses, repeats=repeats)) in self.came
+            for losses in range(spent.losses + 1)
+            for repeats in range(spent.repeats + 1)
+        )
 
     def story(self, world: World | None) -> str:
         """How it came to this, event by event."""
@@ -83,6 +96,8 @@ class Search(Explorer):
         if place in self.audited:
             return
         self.audited.add(place)
+        cuts = [0 if part == DEAD else self.parts[part].duty.progress.seq for part in world.learners]
+        self.contributions = max(self.contributions, sum(cuts))
         holder = self.parts[world.syncer]
         durable = (holder.body.disk if world.up else holder.disk).states[0]
         for part in world.learners:
@@ -108,13 +123,22 @@ class Search(Explorer):
 
     def calm(self, world: World) -> World:
         """A while without faults: everything owed comes, everything in flight arrives, every timer runs out."""
-        self.is_calm = True
+        self.is_calm, passed = True, list[World]()
         for _ in range(50):
-            before, world = world, self.pass_time(self.settle_down(world))
+            world = self.settle_down(world)
+            if world in self.resting:
+                world = self.resting[world]
+                break
+            before, world = world, self.pass_time(world)
             if world == before:
-                self.is_calm = False
-                return world
-        raise AssertionError("it never comes to rest")
+                break
+            passed.append(before)
+        else:
+            raise AssertionError("it never comes to rest")
+        self.is_calm = False
+        self.resting.update(dict.fromkeys(passed, world))
+        self.resting[world] = world
+        return world
 
     def pass_time(self, world: World) -> World:
         """Every timer that runs runs out once, and everybody comes to a boundary."""
@@ -170,7 +194,7 @@ class Search(Explorer):
         if place in self.healed:
             return
         self.healed.add(place)
-        world = world._replace(net=QUIET)
+        world = world._replace(net=QUIET, spent=world.spent._replace(losses=0, repeats=0))
         wanted = self.work_of(world)
         for _ in range(LIMIT):
             world = self.calm(world)
