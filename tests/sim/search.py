@@ -32,6 +32,7 @@ class Search(Explorer):
         self.came: dict[World, tuple[World | None, str]] = {}
         self.ways_taken: Counter[str] = Counter()
         self.contributions = 0
+        self.is_complete = False
 
     def run(self, most: int = 1 << 60) -> int:
         """Follow every way. Returns how many worlds there are; more than `most` are not looked at."""
@@ -46,6 +47,7 @@ class Search(Explorer):
                 queue += self.new_ones(world)
             except Exception as fault:
                 raise AssertionError(f"{fault}\n{self.story(world)}") from fault
+        self.is_complete = not queue
         return len(self.came)
 
     def new_ones(self, world: World) -> list[World]:
