@@ -2,6 +2,7 @@
 
 import random
 import statistics
+from typing import Any
 
 import pytest
 
