@@ -81,7 +81,7 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 _Intake, _Learner = progress.Intake, progress.LearnerProgress
 MUTATIONS = (
     Mutation("due: the last call does not count", pace.Standing.due_at,
-             "if len(self.calls) >= quorum", "if False"),
+             "self.calls.kth(quorum)", "-math.inf"),
     Mutation("due: half of H is enough", pace.needed_steps,
              "return params.sync_period", "return params.sync_period // 2"),
     Mutation("due: what was reckoned at a call stays", membership.Member.report, "self.reckoned.items()", "()"),
