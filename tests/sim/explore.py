@@ -36,7 +36,10 @@ WELCOME = (LearnerPhase.TRAINING, LearnerPhase.RESTORING)
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much of everything may happen on one path. `steps`: inner steps of both learners together."""
+    """How much of everything may happen on one path.
+
+    `steps`: inner steps of both learners together, among them the one that each has made before the first world.
+    """
 
     steps: int = 3
     learner_crashes: int = 1
