@@ -142,11 +142,15 @@ class History:
                 actor.site.body.norms[ContributionId(key.name, key.incarnation, duty.index, duty.way)] = norm
 
     def give_up(self, actor: Actor) -> None:
-        """The learner's side breaks every transfer off, perhaps after it has arrived."""
+        """The learner's side breaks every transfer off, perhaps after it has arrived, and its offer comes once more."""
+        world, site = self.world, self.world.site
         for duty in actor.machine.duties:
+            if duty.offer:
+                again = _received(actor.key, duty.offer)
+                world.at(0.3 + self.rng.random(), lambda again=again: world.tell_syncer(site, again))
             if duty.way:
                 lost = ContributionLost(fragment=duty.index, seq=duty.way, reason="the link broke")
-                self.world.tell(actor, lost)
+                world.tell(actor, lost)
 
     def run(self) -> Counter[str]:
         world = self.world

@@ -18,6 +18,8 @@ from zdiloco.units import MemberKey
 
 NEARLY = 0.999
 """Of a period or a step: paces are averages, and a report is as old as its road is long."""
+USUAL = 0.99
+"""Of a step: who holds from before waits for a step at the average pace of the one that is missing."""
 RUNNING = (SyncerPhase.RUNNING, SyncerPhase.DRAINING)
 
 
@@ -91,7 +93,7 @@ class Watch:
         if rnd.quorum_at is not None and steps and now - rnd.quorum_at < NEARLY * max(steps):
             waited = now - rnd.quorum_at
             raise Offence("grace", f"closed {waited:.3f} s after the quorum, a step takes {max(steps):.3f} s")
-        if absent and now < rnd.called_at + NEARLY * min(self.step_s.values()):
+        if absent and now < rnd.called_at + USUAL * min(self.step_s.values()):
             raise Offence("call", f"closed {now - rnd.called_at:.3f} s after the call, before anybody could answer")
 
     def _promptness(self, machine: SyncerMachine) -> None:
