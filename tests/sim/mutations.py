@@ -82,6 +82,8 @@ _Intake, _Learner = progress.Intake, progress.LearnerProgress
 MUTATIONS = (
     Mutation("due: the last call does not count", pace.Standing.due_at,
              "self.calls.kth(quorum)", "-math.inf"),
+    Mutation("due: the fastest alone makes it due", pace.Standing.due_at,
+             "self.cuts.kth(quorum)", "self.cuts.kth(1)"),
     Mutation("due: half of H is enough", pace.needed_steps,
              "return params.sync_period", "return params.sync_period // 2"),
     Mutation("due: what was reckoned at a call stays", membership.Member.report, "self.reckoned.items()", "()"),

@@ -27,9 +27,9 @@ LONG = {
     "one loss and one repetition": replace(NONE, losses=1, repeats=1),
     "one learner crash and one repetition": replace(NONE, learner_crashes=1, repeats=1),
     "one learner crash and one loss": replace(NONE, learner_crashes=1, losses=1),
-    "one crash of each side, K = 2": replace(BOTH, learner_crashes=1, syncer_crashes=1),
     "one more step, three contributions": replace(NONE, steps=4),
 }
+CRASHES = replace(BOTH, learner_crashes=1, syncer_crashes=1)
 FULL_MOST = 2_000_000
 """Worlds of the full bounds that are looked at: there are far more, a gigabyte for each million."""
 
@@ -80,6 +80,12 @@ def test_every_order_with_a_fault(name: str, say: Callable[[str], None]) -> None
 @pytest.mark.parametrize("name", LONG)
 def test_every_order_with_more_faults(name: str, say: Callable[[str], None]) -> None:
     assert explore(name, LONG[name], say).is_complete
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_order_with_a_crash_of_each_side(say: Callable[[str], None]) -> None:
+    assert explore("one crash of each side, K = 2", CRASHES, say).is_complete
 
 
 @pytest.mark.long

@@ -55,7 +55,9 @@ class Inflow:
 
     def pull(self, duty: Duty, now: float) -> list[LearnerAction]:
         """Ask for the newest state of a fragment, unless that is under way."""
-        coming = duty.pulled_at is not None or any(update.full for update in duty.receiving.values())
+        epoch = self.machine.epoch  # a state of another one is no answer: after it nobody would ask again
+        whole = any(update.full and update.stamp.epoch == epoch for update in duty.receiving.values())
+        coming = duty.pulled_at is not None or whole
         if coming or not takes_updates(self.machine):
             return []
         duty.pulled_at = now
