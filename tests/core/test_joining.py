@@ -2,7 +2,13 @@
 
 import pytest
 
+from tests.core.samples import ANN, BODY, EPOCH, NEXT_EPOCH
 from zdiloco.core.joining import HELLO_MOST_S, TABLE, Hail, LearnerPhase, LearnerTurn
+from zdiloco.core.learner import LearnerMachine
+from zdiloco.core.machine import SYNCER, Received, Send, Started, TimerDue
+from zdiloco.core.messages import Beat, Pull, Update, Welcome
+from zdiloco.core.params import LearnerParams, SyncParams
+from zdiloco.units import Epoch, Stamp
 
 P, T = LearnerPhase, LearnerTurn
 ROADS = {
@@ -60,3 +66,21 @@ def test_after_a_reset_it_is_quick_again() -> None:
     assert not hail.said
     hail.next(50.0)
     assert hail.due_at == 50.5
+
+
+def welcome(epoch: Epoch, version: int) -> Received:
+    word = Welcome(epoch=epoch, run_id="run", order=1, versions=(version,), progress=0.0)
+    return Received(key=SYNCER, message=word)
+
+
+def test_a_newcomer_that_is_welcomed_by_a_successor_asks_for_its_state() -> None:
+    """What of the former one is still coming is no answer: after it, nobody would ask again."""
+    learner = LearnerMachine(ANN, SyncParams(), LearnerParams(), shares=(1.0,), layout_digest="layout")
+    learner.handle(Started(), 0.0)
+    assert Send(key=SYNCER, message=Pull(fragment=0)) in learner.handle(welcome(EPOCH, 5), 0.1)
+    state = Update(fragment=0, stamp=Stamp(EPOCH, 5), full=True, codec="bf16", value_bytes=900, body=BODY)
+    learner.handle(Received(key=SYNCER, message=state), 0.2)
+    assert Send(key=SYNCER, message=Pull(fragment=0)) not in learner.handle(TimerDue(), 0.3), "it is coming"
+    beat = Beat(epoch=NEXT_EPOCH, open_rounds=(), versions=(2,), stable=(2,), progress=0.0)
+    learner.handle(Received(key=SYNCER, message=beat), 0.4)
+    assert Send(key=SYNCER, message=Pull(fragment=0)) in learner.handle(welcome(NEXT_EPOCH, 2), 0.5)
