@@ -11,7 +11,7 @@ from typing import Any
 from zdiloco.core import machine as m
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.membership import MemberState
-from zdiloco.core.messages import Call, Heartbeat
+from zdiloco.core.messages import Ack, Call, Heartbeat, Refused
 from zdiloco.core.start import SyncerPhase
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import MemberKey
@@ -51,6 +51,8 @@ class Watch:
             elif isinstance(action, m.Merge):
                 self._quorum(machine, action)
                 self._grace(machine, action, now)
+        if isinstance(event, m.Screened):
+            self._answer(event, actions)
         if machine.phase in RUNNING:
             self._promptness(machine)
 
@@ -62,6 +64,12 @@ class Watch:
             known = member is not None and member.state not in (MemberState.GONE, MemberState.FINISHED)
             if known:
                 raise Offence("fencing", f"epoch {message.epoch.counter} is told of, {machine.epoch.counter} goes on")
+
+    def _answer(self, event: m.Screened, actions: list[Any]) -> None:
+        """What was looked at is held or refused, and its learner is told; or nobody waits for it any more."""
+        told = [a for a in actions if isinstance(a, m.Send) and isinstance(a.message, Ack | Refused)]
+        if not any(a.key == event.id.key for a in told) and m.Free(id=event.id) not in actions:
+            raise Offence("answer", f"{event.id.key.name} is told nothing of its seq {event.id.seq}")
 
     def _call(self, machine: SyncerMachine, call: Call, now: float) -> None:
         """Calls of a fragment are H steps of the K-th fastest apart, whoever has come or gone meanwhile."""

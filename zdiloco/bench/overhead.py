@@ -8,7 +8,7 @@ import logging
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zdiloco.bench.loop import LAYERS, STEP_S, Record
@@ -53,24 +53,26 @@ def measure(plan: Plan) -> Iterator[Result]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Speed:
-    """One comparison, before the journal has been read."""
+    """One comparison, before the journal has been read. `bare`: the loop without a learner, before and after."""
 
     name: str
     bare: Sequence[Record]
+    reference: Sequence[Record]
     attached: Record
     still_open: Sequence[float]
     bound: float | None
 
 
 def _speeds(plan: Plan) -> list[Result]:
-    """The loop with a learner ÷ the bare loop: alone, beside a slow learner, and with a loop that really computes."""
+    """The loop with a learner ÷ the bare loop; the same beside a slow learner ÷ alone; a loop that really computes."""
     with Stage(plan.parameters, STEP_S, {}) as stage:
         syncer, player = stage.syncer(), stage.player("a")
         bare = [_bare(player, plan)]
-        speeds = [_attached(stage, player, plan, "alone", bare)]
+        alone = _attached(stage, player, plan, "alone", bare)
         slow = stage.player("slow", SLOWDOWN)
         slow.do("attach")
-        speeds.append(_attached(stage, player, plan, "beside_slow", bare))
+        beside = _attached(stage, player, plan, "beside_slow", bare)
+        speeds = [alone, replace(beside, reference=(alone.attached,))]
         slow.kill()
         player.do("compute computing")
         bare = [_bare(player, plan)]
@@ -104,7 +106,15 @@ def _attached(stage: Stage, player: Player, plan: Plan, name: str, bare: list[Re
     player.do("detach")
     bare.append(_bare(player, plan))
     bound = None if name == "computing" else LEAST_RATIO
-    return _Speed(name=name, bare=tuple(bare[-2:]), attached=attached, still_open=still_open, bound=bound)
+    around = tuple(bare[-2:])
+    return _Speed(
+        name=name,
+        bare=around,
+        reference=around,
+        attached=attached,
+        still_open=still_open,
+        bound=bound,
+    )
 
 
 def _record(player: Player, command: str, steps: int) -> Record:
@@ -114,7 +124,7 @@ def _record(player: Player, command: str, steps: int) -> Record:
 def _result(speed: _Speed, journal: Sequence[dict[str, Any]]) -> Result:
     attached = speed.attached
     step_s = (attached.ended - attached.began) / len(attached.pauses)
-    bare_s = sum(r.ended - r.began for r in speed.bare) / sum(len(r.pauses) for r in speed.bare)
+    reference_s = sum(r.ended - r.began for r in speed.reference) / sum(len(r.pauses) for r in speed.reference)
     span = (attached.began, attached.ended)
     rounds = rounds_within(journal, "a", [span], step_s, speed.still_open)
     void = rounds.void(SYNC_PERIOD)
@@ -123,7 +133,7 @@ def _result(speed: _Speed, journal: Sequence[dict[str, Any]]) -> Result:
     pauses = [1e3 * pause for pause in attached.pauses]
     p99 = quantile(pauses, 0.99)
     return Result(
-        name=speed.name, ours=1 / step_s, reference=1 / bare_s, unit="steps/s", better="higher", bound=speed.bound,
+        name=speed.name, ours=1 / step_s, reference=1 / reference_s, unit="steps/s", better="higher", bound=speed.bound,
         void=void,
         details={
             "bare": [len(r.pauses) / (r.ended - r.began) for r in speed.bare],

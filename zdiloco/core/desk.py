@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90_of_ordered
-from zdiloco.core.membership import CONTRIBUTING, Fleet, Member
+from zdiloco.core.membership import CONTRIBUTING, Fleet, Member, MemberState
 from zdiloco.core.norms import Norms, Passed
 from zdiloco.core.pace import Due, Standing, judge_due, max_open_rounds, needed_steps, why_not
 from zdiloco.core.params import SyncParams
@@ -64,8 +64,9 @@ class Desk:
         self.params = params
         self.fleet = fleet
         self.fragments: list[FragmentDesk] = []
-        self.draining = False
-        self.started = False
+        self.draining = self.started = False
+        self.stirred = False
+        """Somebody has moved since every round was last judged."""
         self.quorum_s = Average(params.average)
         self.sync_s = Average(params.average)
         self.round_s = Average(params.average)
@@ -212,6 +213,7 @@ class Desk:
 
     def moved(self, member: Member) -> None:
         """A member's state has changed."""
+        self.stirred |= member.state is not MemberState.JOINING  # who has made no step yet changes nothing
         for desk in self.fragments:
             self.place(desk, member.key)
             self._follow(desk, member)

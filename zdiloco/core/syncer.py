@@ -256,10 +256,7 @@ class SyncerMachine:
         self.contributions += len(taken)
         self.merged_tokens += desk.share * sum(held.message.tokens for held, _ in taken)
         self.follow_progress()
-        apart = len(self.fleet.in_state[MemberState.QUARANTINED])
-        actions = [Publish(update=update), *self.intakes.merged(desk)]
-        behaves = len(self.fleet.in_state[MemberState.QUARANTINED]) < apart  # what is held of it counts from now on
-        return actions + (self.close(self.desk.judge(now)) if behaves else [])
+        return [Publish(update=update), *self.intakes.merged(desk)]
 
     def _merge_failed(self, event: MergeFailed, now: float) -> list[SyncerAction]:
         desk = self.desk.fragments[event.fragment]
@@ -316,7 +313,7 @@ class SyncerMachine:
             what = f"{member.key.name} is {member.state}"
             actions.append(Note(what=what, why=member.why, level="warning" if gone else "info"))
             actions += self.intakes.break_off(member.key) if gone else []
-        if changed:
+        if self.desk.stirred:
             actions += self.fleet_changed(now)
         due = [self.desk.fragments[index] for index, at in self.desk.ends.items() if at <= now]
         for desk in due:
@@ -336,7 +333,8 @@ class SyncerMachine:
         return Save(why=why, replaced=tuple(self.fleet.replaced))
 
     def fleet_changed(self, now: float) -> list[SyncerAction]:
-        """Somebody came, went or began: judge everything again."""
+        """Somebody came, went, began, offended or behaves again: judge everything again."""
+        self.desk.stirred = False
         self.desk.begin_turn(now)
         self.desk.look_again(now)
         return [*self.waiting.look(), *self.close(self.desk.judge(now))]
