@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from zdiloco.core.messages import Heartbeat, Hello
+from zdiloco.core.messages import Heartbeat, Hello, Report
 from zdiloco.units import NO_EPOCH
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class Hail:
         self.reset()
         self.due_at = float("inf")
 
+
 def hello_of(learner: "LearnerMachine") -> Hello:
     """How a learner introduces itself; one that only watches tells no epoch and no states, so it has no say."""
     seen, watching = tuple(duty.progress.seen for duty in learner.duties), learner.watching
@@ -115,3 +116,11 @@ def hello_of(learner: "LearnerMachine") -> Hello:
 def heartbeat_of(learner: "LearnerMachine") -> Heartbeat:
     """A learner's sign of life."""
     return Heartbeat(epoch=NO_EPOCH if learner.watching else learner.epoch)
+
+
+def report_of(learner: "LearnerMachine") -> Report:
+    """Where a learner is now."""
+    return Report(
+        step=learner.step, trained_tokens=learner.trained_tokens, unmerged_tokens=learner.weighed("unmerged"),
+        dropped_tokens=max(0.0, learner.weighed("dropped")),
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from zdiloco.core.duty import Duty, DutyEvent, DutyState
 from zdiloco.core.inflow import Inflow
-from zdiloco.core.joining import TABLE, Hail, LearnerPhase, LearnerTurn, heartbeat_of, hello_of
+from zdiloco.core.joining import TABLE, Hail, LearnerPhase, LearnerTurn, heartbeat_of, hello_of, report_of
 from zdiloco.core.ledger import FragmentRow, row_of
 from zdiloco.core.machine import (
     SYNCER,
@@ -49,7 +49,6 @@ from zdiloco.core.messages import (
     HandbackRequest,
     Message,
     Refused,
-    Report,
     Unwelcome,
     Update,
     Welcome,
@@ -212,11 +211,7 @@ class LearnerMachine:
         if self.phase is not _P.TRAINING or not early:
             return []
         self.reported_at = now
-        report = Report(
-            step=self.step, trained_tokens=self.trained_tokens,
-            unmerged_tokens=self.weighed("unmerged"), dropped_tokens=max(0.0, self.weighed("dropped")),
-        )  # fmt: skip
-        return [Send(key=SYNCER, message=report)]
+        return [Send(key=SYNCER, message=report_of(self))]
 
     # ---- what the syncer says
 
@@ -349,7 +344,8 @@ class LearnerMachine:
             reason=self.leave_reason, trained_tokens=self.trained_tokens,
             left_tokens=self.weighed("unmerged"), dropped_tokens=max(0.0, self.weighed("dropped")),
         )  # fmt: skip
-        return [Send(key=SYNCER, message=goodbye), *self._stop(self.leave_reason, 0)]
+        last = [] if self.watching else [Send(key=SYNCER, message=report_of(self))]  # the last one is perhaps old
+        return [*last, Send(key=SYNCER, message=goodbye), *self._stop(self.leave_reason, 0)]
 
     def _stop(self, reason: str, code: int, word: str = "") -> list[LearnerAction]:
         self.phase = _P.STOPPED
