@@ -94,6 +94,7 @@ def test_its_trace_says_what_was_done_and_what_followed(example: dict[str, Any])
     assert chart.starts == [0, 20]
 
 
+@pytest.mark.slow
 def test_its_trace_is_reported_and_decided_again(example: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", example["trace"], "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -109,6 +110,7 @@ def test_its_trace_is_reported_and_decided_again(example: dict[str, Any], capsys
     assert rows[2]["rounds"] < rows[1]["rounds"], "a quorum of all four waits for those that are away"
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_trace_byte_for_byte(story: Path) -> None:
     story.write_text(SMALL + "learner c step_s=0.1 jitter=0.3 loss=0.05\nat 2 kill a for 0.5\n")
     traces = []
@@ -138,6 +140,7 @@ def test_seeds_of_a_story_and_of_chaos(story: Path) -> None:
     assert list(asked_for(None, 2, [7])) == [chaos(7), chaos(8)]
 
 
+@pytest.mark.slow
 def test_a_broken_rule_is_1_and_its_story_can_be_kept(
     story: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_newcomer_takes_the_fragments_in_the_order_of_the_syncer() -> None:
     assert all(any(entry.key == late.key for entry in state.map) for state in world.site.body.states)
 
 
+@pytest.mark.slow
 def test_in_a_steady_state_nobody_asks_for_whole_values() -> None:
     """A-9: three learners; after their joins not one whole state is asked for."""
     world, _ = fleet_of(3, 4)

@@ -33,7 +33,7 @@ def behind(world: World) -> dict[str, str]:
     return {each["name"]: each["behind"] for each in status(world.site.machine, world.now)["learners"]}
 
 
-@pytest.mark.parametrize("sync_period", [1, 4])
+@pytest.mark.parametrize("sync_period", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_who_takes_longer_for_a_step_than_a_period_is_named_once(sync_period: int) -> None:
     """C-47: five times slower, on a fast link; it is merged all the same."""
     world, (_, slow) = fleet_of(STEP_S, 5 * STEP_S, sync_period=sync_period)
@@ -63,6 +63,7 @@ def test_a_link_too_slow_for_the_period_is_named() -> None:
     assert "l1 cannot keep the pace (an answer of it takes" in said(world)[0]
 
 
+@pytest.mark.slow
 def test_a_usual_fleet_is_left_alone() -> None:
     """H = 24, five times slower, 200 ms of round trip."""
     world = World(SyncParams(), 4)

@@ -95,6 +95,7 @@ def test_it_gives_no_initial_values_and_waits_until_somebody_does() -> None:
     assert_has_no_say(said)
 
 
+@pytest.mark.slow
 def test_it_lives_through_lost_updates_and_a_syncer_that_comes_back() -> None:
     world, watcher, said = fleet(num_fragments=2)
     world.join("l0")

@@ -30,7 +30,7 @@ def merged_share(world: World, actor: Actor, older_than_s: float) -> float:
     return sum(place in world.merged_at for place in places) / len(places)
 
 
-@pytest.mark.parametrize("quorum", [1, 2, 3])
+@pytest.mark.parametrize("quorum", [1, *(pytest.param(quorum, marks=pytest.mark.slow) for quorum in (2, 3))])
 def test_rounds_are_never_closer_than_the_period_of_the_kth_fastest(
     quorum: int, say: Callable[[str], None]
 ) -> None:
