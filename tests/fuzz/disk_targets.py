@@ -13,27 +13,35 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
+import safetensors.torch
 import torch
 import xxhash
 
+from tests.cli.test_relay import OWN
 from tests.fuzz.target import Tape, Target
+from zdiloco.cli.relay_text import relay_text
 from zdiloco.cli.status import net_of
 from zdiloco.cli.status_text import status_text
 from zdiloco.config import RunConfig, from_tree, load, to_toml
 from zdiloco.core.ledger import CutRow, FragmentRow
+from zdiloco.core.machine import Save
 from zdiloco.demo.learner_log import read_notes
-from zdiloco.demo.trainer import CursorFile
 from zdiloco.errors import ConfigError, MalformedFrame, StoreError
 from zdiloco.goodput import figures_of
-from zdiloco.node.counters import CounterFile, read_counters
-from zdiloco.node.journal import read_journal
+from zdiloco.node.chance import random_state, set_random_state
 from zdiloco.node.params import MergeParams
-from zdiloco.node.store import FOLDER, Cut, FragmentCut, Store
+from zdiloco.node.parts import Parts
 from zdiloco.node.syncer_body import SyncerBody
+from zdiloco.rundir.archive import FOLDER, Cut, FragmentCut
+from zdiloco.rundir.counters import CounterFile, read_counters
+from zdiloco.rundir.journal import read_journal
+from zdiloco.rundir.saved import FORMAT, INNER, SavedStates
+from zdiloco.rundir.store import Store
+from zdiloco.rundir.tree import pack
 from zdiloco.strip import chart_of
 from zdiloco.tensor.layout import layout_of
 from zdiloco.trace import FILE, read_trace, write_trace
@@ -113,7 +121,7 @@ def _loaded(manifest: bytes) -> None:
     assert cut is not None
     body = SyncerBody(MergeParams())
     body.restore(cut)
-    again = body.cut(cut.run_id, cut.epoch, cut.replaced)
+    again = body.cut(cut.run_id, cut.epoch, Save(why="", replaced=cut.replaced, live=cut.live))
     assert [part.map_ for part in again.fragments] == [part.map_ for part in cut.fragments]
 
 
@@ -170,7 +178,7 @@ def _counter_file() -> bytes:
 
 def parse_counters(data: bytes) -> None:
     """Any bytes as a counter file, the checksum of its first slot put right."""
-    head, slot = struct.Struct("<8sQIII64s"), struct.Struct("<QQIIQQ")
+    head, slot = struct.Struct("<8sQIII64s"), struct.Struct("<QQIIQQQ")
     if len(data) >= head.size + slot.size:
         used = slot.size + slot.unpack_from(data, head.size)[2]
         body = data[head.size + 8 : head.size + used]
@@ -178,6 +186,67 @@ def parse_counters(data: bytes) -> None:
     found = read_counters(written("a.counters", data))
     assert found.step >= 0
     assert all(cut.seq >= 0 for row in found.rows for cut in (*row.sent, *row.kept))
+
+
+@functools.cache
+def _own_parts() -> tuple[Parts, dict[str, torch.Tensor], dict[str, Any]]:
+    """A small learner that has made a step, its tensors and the rest of its state, packed."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    parts, tensors = Parts(model, optimizer, {"data": _Memory()}), dict[str, torch.Tensor]()
+    packed = {INNER: pack(parts.inner(), INNER, tensors), **parts.pack_rest(tensors)}
+    return parts, tensors, packed
+
+
+class _Memory:
+    """A part that takes whatever comes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": (1, 2.5, None, b"x"), 3: [True]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it."""
+
+
+def _saved_file() -> bytes:
+    parts, tensors, packed = _own_parts()
+    path = SavedStates(scratch() / "saves", "a").write(parts.about("a", "run", "run-1", 5), packed, tensors)
+    assert path is not None
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def _saved_parts() -> bytes:
+    return json.dumps(_own_parts()[2]).encode()
+
+
+def parse_saved(data: bytes) -> None:
+    """Any bytes as the saved state of a learner, under the name that their digest gives; what is read is restored."""
+    folder = scratch() / "saves" / "learners"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"a-000000001-{xxhash.xxh3_128_hexdigest(data)}.safetensors"
+    path.write_bytes(data)
+    parts, chance = _own_parts()[0], random_state()
+    try:
+        saved = SavedStates(scratch() / "saves", "a").read()
+        assert saved is not None
+        parts.check(saved, parts.about("a", "run", "run-1", 5), warm=True)
+        parts.restore(saved, warm=True)
+    finally:
+        path.unlink()
+        set_random_state(chance)
+
+
+def parse_saved_parts(data: bytes) -> None:
+    """Any text as the tree of a saved state, beside good tensors."""
+    parts, tensors, _ = _own_parts()
+    about = msgspec.json.encode(parts.about("a", "run", "run-1", 5)).decode()
+    head = {"format": FORMAT, "about": about, "parts": data.decode("utf-8", "replace")}
+    parse_saved(safetensors.torch.save(tensors, metadata=head))
 
 
 def parse_journal(data: bytes) -> None:
@@ -250,10 +319,13 @@ def _walk() -> ShardCursor:
     return ShardCursor(np.arange(200, dtype=np.uint8), index=0, batch_size=2, context=8, seed=1)
 
 
+NO_STATE = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ConfigError)
+"""What a part may raise that is handed another's state."""
+
+
 def parse_cursor(data: bytes) -> None:
     """Any bytes as the saved place of a learner in its data."""
-    task: Any = SimpleNamespace(cursor=_walk())
-    assert CursorFile(written("a.cursor.json", data)).load_into(task)
+    _walk().load_state_dict(json.loads(data))
     assert _walk().next_batch().shape == (2, 9)
 
 
@@ -270,8 +342,9 @@ ANSWER = {
 
 
 def parse_answer(data: bytes) -> None:
-    """Any bytes as a syncer's answer to a status query, shown to a person."""
-    text = status_text(decode_map(data, 2**16))
+    """Any bytes as a syncer's or a relay's answer to a status query, shown to a person."""
+    found = decode_map(data, 2**16)
+    text = relay_text(found) if "relay" in found else status_text(found)
     assert all(line.isprintable() for line in text.split("\n"))
 
 
@@ -317,6 +390,8 @@ TARGETS = (
         "endpoint", parse_endpoint, lambda: [b"127.0.0.1:5700", b"tcp://[::1]:1024", b"a:65532"], allowed=(ConfigError,)
     ),
     _target("baseline", parse_baseline, lambda: [baseline.SHIPPED.read_bytes()]),
-    _target("cursor", parse_cursor, lambda: [json.dumps(_walk().state()).encode()], allowed=(StoreError, ConfigError)),
-    _target("answer", parse_answer, lambda: [json.dumps(ANSWER).encode()], allowed=(MalformedFrame,)),
+    _target("cursor", parse_cursor, lambda: [json.dumps(_walk().state_dict()).encode()], allowed=NO_STATE),
+    _target("saved", parse_saved, lambda: [_saved_file()], allowed=(StoreError, ConfigError), slow=True),
+    _target("saved_parts", parse_saved_parts, lambda: [_saved_parts()], allowed=(StoreError, ConfigError), slow=True),
+    _target("answer", parse_answer, lambda: [json.dumps(a).encode() for a in (ANSWER, OWN)], allowed=(MalformedFrame,)),
 )

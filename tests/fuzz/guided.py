@@ -1,14 +1,19 @@
-"""Runs the coverage-guided engine in processes of its own, and keeps what it finds: `python -m tests.fuzz.guided`.
+"""Runs the coverage-guided engine in a process of its own, and keeps what it finds: `python -m tests.fuzz.guided`.
 
     python -m tests.fuzz.guided [SECONDS] [PARSER ...]      fuzz, and keep the inputs that reached new code
 
 Rule: the engine is a process, since an input may end it; every wait has an end.
 """
 
+import json
+import os
 import re
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,38 +35,62 @@ class Ended:
     fault: str
 
 
-def guided(target: Target, folder: Path, *, inputs: int, seconds: int) -> Ended:
+class Engine:
+    """The engine, which is loaded once and forks for each parser; `close` ends it, whatever it does."""
+
+    def __init__(self) -> None:
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fuzz.engine"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, target: Target, folder: Path, options: list[str], limit_s: float) -> tuple[int, str]:
+        """Exit code and words of one run. Raises AssertionError where it takes longer than `limit_s`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        log = folder.with_name(f"{folder.name}.log")
+        order = [target.name, str(folder), str(log), options]
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        told = select.select([self._process.stdout], [], [], limit_s)[0]
+        assert told, f"{target.name} has not ended after {limit_s:g} s"
+        code = self._process.stdout.readline()
+        assert code, f"the engine has ended: {os.pread(self._words.fileno(), 2**20, 0).decode()[-4000:]}"
+        lines = log.read_bytes().decode("utf-8", "replace").splitlines()
+        return int(code), "\n".join(line for line in lines if not line.startswith("INFO: "))
+
+    def close(self) -> None:
+        """Leave nobody behind."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._words.close()
+
+
+def guided(engine: Engine, target: Target, folder: Path, *, inputs: int, seconds: int) -> Ended:
     """Try so many inputs, for so long at most, from the seeds and the kept ones on. New finds lie in `folder`."""
     for at, data in enumerate([*target.seeds(), *corpus.kept(target)]):
         (folder / f"start-{at:04d}").write_bytes(data)
     options = [f"-runs={inputs}", f"-max_total_time={seconds}", "-print_final_stats=1", "-verbosity=0", str(folder)]
-    code, said = _engine(target, folder, options, START_S + 2 * seconds)
+    code, said = engine.run(target, folder, options, START_S + 2 * seconds)
     tried = _TRIED.search(said)
     faults = [f"{path.name}: {path.read_bytes().hex()}" for path in sorted(folder.glob("fault-*"))]
     fault = "" if not code and tried and not faults else "\n".join([f"exit code {code}", *faults, said[-4000:]])
     return Ended(tried=int(tried[1]) if tried else 0, fault=fault)
 
 
-def _engine(target: Target, folder: Path, options: list[str], limit_s: float) -> tuple[int, str]:
-    command = [sys.executable, "-m", "tests.fuzz.engine", target.name, str(folder), *options]
-    ended = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False
-    )
-    lines = (ended.stdout + ended.stderr).decode("utf-8", "replace").splitlines()
-    return ended.returncode, "\n".join(line for line in lines if not line.startswith("INFO: "))
-
-
 def main(seconds: str = "20", *names: str) -> int:
     """Fuzz the named parsers (all where none is named) and rewrite their corpus; 1 where there was a fault."""
     faults = 0
-    for name in names or TARGETS:
-        target = TARGETS[name]
-        with tempfile.TemporaryDirectory(prefix="zdiloco-fuzz-") as folder:
-            ended = guided(target, Path(folder), inputs=-1, seconds=int(seconds))
+    with closing(Engine()) as engine, tempfile.TemporaryDirectory(prefix="zdiloco-fuzz-") as folder:
+        for name in names or TARGETS:
+            target, inputs = TARGETS[name], Path(folder, name)
+            inputs.mkdir()
+            ended = guided(engine, target, inputs, inputs=-1, seconds=int(seconds))
             faults += bool(ended.fault)
-            found = [path.read_bytes() for path in Path(folder).iterdir()]
-            kept = 0 if ended.fault else corpus.keep(target, found)
-        print(f"{name}: {ended.tried} inputs, {kept} kept {ended.fault}", flush=True)
+            kept = 0 if ended.fault else corpus.keep(target, [path.read_bytes() for path in inputs.iterdir()])
+            print(f"{name}: {ended.tried} inputs, {kept} kept {ended.fault}", flush=True)
     return 1 if faults else 0
 
 

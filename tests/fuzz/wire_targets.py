@@ -8,12 +8,14 @@ import msgpack
 import torch
 
 from tests.fuzz.target import Tape, Target
-from tests.wire.test_encoding import EXAMPLES, GOLDEN
+from tests.wire.examples import EXAMPLES, GOLDEN
 from zdiloco.core.messages import Body
 from zdiloco.errors import MachineError, MalformedFrame, VersionMismatch
 from zdiloco.node.sockets import identity_of, key_of
 from zdiloco.tensor.codecs import NAMES, get_codec
-from zdiloco.tensor.layout import Layout, layout_of
+from zdiloco.tensor.layout import Fragment, Layout, TensorKind, TensorSpec, layout_of
+from zdiloco.tensor.merge import Weighted, merge
+from zdiloco.tensor.partial import bundle_of, split_bundle
 from zdiloco.tensor.screen import screen
 from zdiloco.units import MemberKey, Merged
 from zdiloco.wire.assembly import Outcome
@@ -23,12 +25,20 @@ from zdiloco.wire.flow import InboxParams
 from zdiloco.wire.frames import split_parts
 from zdiloco.wire.inbox import Expected, Inbox
 from zdiloco.wire.outbox import Outbox
+from zdiloco.wire.stripes import MOST_STRIPES
 from zdiloco.wire.transfer import MAX_RANGES, Chunk, Credit, Gone, checksums_of, make_body
 
 MAX_BYTES = 2**16
 RECORD = (Merged("a", 7, 3, 24, 98_304), Merged("b-1", 2**64 - 1, 2**53, 0, 0))
 MAP = {"a": [1, 2.5, None, True, "x"], "b": {"c": -1}, "": 2**64 - 1}
 TAG_NAMES = sorted(TAGS)
+TWO = Fragment(
+    index=0,
+    tensors=(
+        TensorSpec(name="wte", shape=(4, 3), dtype="float32", kind=TensorKind.EMBEDDING),
+        TensorSpec(name="a", shape=(5, 4), dtype="float32", kind=TensorKind.MATRIX),
+    ),
+)
 
 
 def _headers() -> list[bytes]:
@@ -125,7 +135,7 @@ def parse_identity(data: bytes) -> None:
     key = key_of(data)
     if key is None:
         raise MalformedFrame("a stranger")
-    assert identity_of(key) == data
+    assert data in [identity_of(key, stripe) for stripe in range(MOST_STRIPES)]
 
 
 # ---- encoded values
@@ -155,6 +165,26 @@ def parse_payload(data: bytes) -> None:
     assert torch.equal(acc.isfinite(), values.isfinite())
     if found.finite:
         assert math.isclose(found.norm, float(values.double().norm()), rel_tol=1e-5, abs_tol=1e-30)
+
+
+def _bundles() -> list[bytes]:
+    members = [
+        Weighted(data=get_codec("fp32").encode(torch.linspace(-1, at, TWO.numel)), codec=get_codec("fp32"), weight=at)
+        for at in (1.0, 2.0)
+    ]
+    made = [bundle_of(TWO, members, method, codec) for method in ("rda", "avg") for codec in ("fp32", "bf16")]
+    return [bytes([at]) + data for at, data in enumerate(made) if data]
+
+
+def parse_bundle(data: bytes) -> None:
+    """Any bytes as the body of a bundle: what is taken apart is finite, and so is what is merged of it."""
+    which = Tape(data).pick(4)
+    method, codec = ("rda", "avg")[which // 2], ("fp32", "bf16")[which % 2]
+    found = split_bundle(TWO, memoryview(data[1:]), method, codec)
+    assert math.isfinite(found.norm)
+    if found.norm < 1e18:  # larger ones are refused by their norm
+        whole = Weighted(data=found.values, codec=get_codec(codec), weight=1.0, radii=found.radii)
+        assert bool(merge(TWO, [whole], method).isfinite().all())
 
 
 # ---- transfers
@@ -248,6 +278,7 @@ def parse_credits(data: bytes) -> None:
 
 
 TARGETS = (
+    Target(name="bundle", parse=parse_bundle, allowed=(MalformedFrame,), seeds=_bundles, slow=True),
     Target(name="header", parse=parse_header, allowed=(MalformedFrame, VersionMismatch), seeds=_headers),
     Target(
         name="fields",
@@ -276,7 +307,7 @@ TARGETS = (
         name="identity",
         parse=parse_identity,
         allowed=(MalformedFrame,),
-        seeds=lambda: [identity_of(MemberKey("a-1", 2**63))],
+        seeds=lambda: [identity_of(MemberKey("a-1", 2**63), stripe) for stripe in (0, 3)],
     ),
     Target(name="payload", parse=parse_payload, allowed=(MalformedFrame,), seeds=_payloads, slow=True),
     Target(

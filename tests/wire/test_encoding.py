@@ -10,149 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.wire.examples import BODY, EXAMPLES, GOLDEN
 from zdiloco.core import bounds
 from zdiloco.core import messages as m
 from zdiloco.core.bounds import MAX_COUNT
+from zdiloco.core.bundle_messages import MOST_MEMBERS
 from zdiloco.core.messages import Body
 from zdiloco.errors import MachineError, MalformedFrame, VersionMismatch
-from zdiloco.units import MAX_FRAGMENTS, Epoch, Stamp
+from zdiloco.units import MAX_FRAGMENTS, NO_STAMP, Epoch, Stamp
 from zdiloco.wire.encoding import TAGS, WireMessage, decode, encode
 from zdiloco.wire.frames import MAX_HEADER, PROTOCOL
-from zdiloco.wire.transfer import MAX_RANGES, Chunk, Credit, Gone
-
-BODY = Body(transfer="c/3/17", nbytes=2_500_000, chunk_bytes=2**20, digest=2**64 - 2)
-EPOCH = Epoch(2, 0xFEDCBA9876543210)
-STAMP = Stamp(EPOCH, 41)
-
-EXAMPLES: dict[str, WireMessage] = {
-    "hello": m.Hello(
-        name="us-east-0", incarnation=2**64 - 1, run_id="r1", layout_digest="ab12", epoch=EPOCH, stamps=(STAMP,)
-    ),
-    "report": m.Report(step=100, trained_tokens=409_600, unmerged_tokens=8192.5, dropped_tokens=0.0),
-    "heartbeat": m.Heartbeat(epoch=EPOCH),
-    "contribution": m.Contribution(
-        fragment=3,
-        seq=17,
-        after=16,
-        stamp=STAMP,
-        steps=24,
-        tokens=98_304,
-        cut_step=400,
-        version=42,
-        codec="bf16",
-        body=BODY,
-    ),
-    "decline": m.Decline(fragment=3, version=42, reason="uplink busy", eta_s=1.5),
-    "pull": m.Pull(fragment=3),
-    "layout": m.LayoutOffer(digest="ab12", body=BODY),
-    "initial": m.InitialOffer(fragment=3, body=BODY),
-    "handback": m.Handback(fragment=3, stamp=STAMP, codec="bf16", value_bytes=2_000_000, body=BODY),
-    "goodbye": m.Goodbye(reason="finished", trained_tokens=10**6, left_tokens=12.25, dropped_tokens=0.0),
-    "query": m.StatusQuery(),
-    "welcome": m.Welcome(
-        epoch=EPOCH, run_id="r1", order=5, versions=(41, -1, 300), progress=0.25
-    ),
-    "unwelcome": m.Unwelcome(reason="layout", text="tensor a differs", fatal=True),
-    "donate": m.Donate(),
-    "want": m.HandbackRequest(fragment=3),
-    "ack": m.Ack(fragment=3, held=17, merged=16),
-    "refused": m.Refused(fragment=3, seq=17, reason="epoch", text="of an older epoch"),
-    "call": m.Call(epoch=EPOCH, fragment=3, version=42),
-    "update": m.Update(fragment=3, stamp=STAMP, full=False, codec="bf16", value_bytes=2_000_000, body=BODY),
-    "beat": m.Beat(
-        epoch=EPOCH, open_rounds=((3, 42), (4, 41)), versions=(41, 40), stable=(40, -1), progress=0.5
-    ),
-    "farewell": m.Farewell(epoch=EPOCH, finished=True, reason="target reached", versions=(7, 8)),
-    "status": m.Status(body=BODY),
-    "credit": Credit(transfer="c/3/17", upto=2**23, received=2**20, missing=((1, 2), (5, 1))),
-    "chunk": Chunk(transfer="c/3/17", index=2, checksum=2**64 - 3),
-    "gone": Gone(transfer="c/3/17", by_sender=True, reason="dropped"),
-}
-
-GOLDEN = {
-    "hello": (
-        "8aa17602a174a568656c6c6fa46e616d65a975732d656173742d30ab696e6361726e6174696f6ecfffffffffffffffffa872"
-        "756e5f6e616d65a0a672756e5f6964a27231ad6c61796f75745f646967657374a461623132a565706f63689202cffedcba98"
-        "76543210a67374616d707391929202cffedcba987654321029a87761746368696e67c2"
-    ),
-    "report": (
-        "86a17602a174a67265706f7274a47374657064ae747261696e65645f746f6b656e73ce00064000af756e6d65726765645f74"
-        "6f6b656e73cb40c0004000000000ae64726f707065645f746f6b656e73cb0000000000000000"
-    ),
-    "heartbeat": "83a17602a174a9686561727462656174a565706f63689202cffedcba9876543210",
-    "contribution": (
-        "8ca17602a174ac636f6e747269627574696f6ea8667261676d656e7403a373657111a5616674657210a57374616d70929202"
-        "cffedcba987654321029a5737465707318a6746f6b656e73ce00018000a86375745f73746570cd0190a776657273696f6e2a"
-        "a5636f646563a462663136a4626f647984a87472616e73666572a6632f332f3137a66e6279746573ce002625a0ab6368756e"
-        "6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
-    ),
-    "decline": (
-        "86a17602a174a76465636c696e65a8667261676d656e7403a776657273696f6e2aa6726561736f6eab75706c696e6b206275"
-        "7379a56574615f73cb3ff8000000000000"
-    ),
-    "pull": "83a17602a174a470756c6ca8667261676d656e7403",
-    "layout": (
-        "84a17602a174a66c61796f7574a6646967657374a461623132a4626f647984a87472616e73666572a6632f332f3137a66e62"
-        "79746573ce002625a0ab6368756e6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
-    ),
-    "initial": (
-        "84a17602a174a7696e697469616ca8667261676d656e7403a4626f647984a87472616e73666572a6632f332f3137a66e6279"
-        "746573ce002625a0ab6368756e6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
-    ),
-    "handback": (
-        "87a17602a174a868616e646261636ba8667261676d656e7403a57374616d70929202cffedcba987654321029a5636f646563"
-        "a462663136ab76616c75655f6279746573ce001e8480a4626f647984a87472616e73666572a6632f332f3137a66e62797465"
-        "73ce002625a0ab6368756e6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
-    ),
-    "goodbye": (
-        "86a17602a174a7676f6f64627965a6726561736f6ea866696e6973686564ae747261696e65645f746f6b656e73ce000f4240"
-        "ab6c6566745f746f6b656e73cb4028800000000000ae64726f707065645f746f6b656e73cb0000000000000000"
-    ),
-    "query": "83a17602a174a57175657279a66c61796f7574c2",
-    "welcome": (
-        "87a17602a174a777656c636f6d65a565706f63689202cffedcba9876543210a672756e5f6964a27231a56f7264657205a876"
-        "657273696f6e739329ffcd012ca870726f6772657373cb3fd0000000000000"
-    ),
-    "unwelcome": (
-        "85a17602a174a9756e77656c636f6d65a6726561736f6ea66c61796f7574a474657874b074656e736f722061206469666665"
-        "7273a5666174616cc3"
-    ),
-    "donate": "82a17602a174a6646f6e617465",
-    "want": "83a17602a174a477616e74a8667261676d656e7403",
-    "ack": "87a17602a174a361636ba8667261676d656e7403a468656c6411a66d657267656410a672656d61726ba0a474657874a0",
-    "refused": (
-        "86a17602a174a772656675736564a8667261676d656e7403a373657111a6726561736f6ea565706f6368a474657874b16f66"
-        "20616e206f6c6465722065706f6368"
-    ),
-    "call": ("85a17602a174a463616c6ca565706f63689202cffedcba9876543210a8667261676d656e7403a776657273696f6e2a"),
-    "update": (
-        "88a17602a174a6757064617465a8667261676d656e7403a57374616d70929202cffedcba987654321029a466756c6cc2a563"
-        "6f646563a462663136ab76616c75655f6279746573ce001e8480a4626f647984a87472616e73666572a6632f332f3137a66e"
-        "6279746573ce002625a0ab6368756e6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
-    ),
-    "beat": (
-        "87a17602a174a462656174a565706f63689202cffedcba9876543210ab6f70656e5f726f756e64739292032a920429a87665"
-        "7273696f6e73922928a6737461626c659228ffa870726f6772657373cb3fe0000000000000"
-    ),
-    "farewell": (
-        "86a17602a174a86661726577656c6ca565706f63689202cffedcba9876543210a866696e6973686564c3a6726561736f6eae"
-        "7461726765742072656163686564a876657273696f6e73920708"
-    ),
-    "status": (
-        "83a17602a174a6737461747573a4626f647984a87472616e73666572a6632f332f3137a66e6279746573ce002625a0ab6368"
-        "756e6b5f6279746573ce00100000a6646967657374cffffffffffffffffe"
-    ),
-    "credit": (
-        "86a17602a174a6637265646974a87472616e73666572a6632f332f3137a47570746fce00800000a87265636569766564ce00"
-        "100000a76d697373696e6792920102920501"
-    ),
-    "chunk": (
-        "85a17602a174a56368756e6ba87472616e73666572a6632f332f3137a5696e64657802a8636865636b73756dcffffffffffffffffd"
-    ),
-    "gone": (
-        "85a17602a174a4676f6e65a87472616e73666572a6632f332f3137a962795f73656e646572c3a6726561736f6ea764726f70706564"
-    ),
-}
+from zdiloco.wire.transfer import MAX_RANGES, Credit, Gone
 
 # ---- any valid message, by the types of its fields
 
@@ -176,6 +44,8 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "name": st.text(min_size=1, max_size=64),
     "incarnation": st.integers(1, 2**64 - 1),
     "checksum": st.integers(0, 2**64 - 1),
+    "value_digest": st.integers(0, 2**64 - 1),
+    "base": st.none(),
     "fragment": st.integers(0, MAX_FRAGMENTS - 1),
     "seq": st.integers(1, MAX_COUNT),
     "version": st.integers(1, MAX_COUNT),
@@ -185,6 +55,14 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "open_rounds": st.lists(st.tuples(st.integers(0, 511), st.integers(1, MAX_COUNT)), max_size=8).map(tuple),
     "missing": ranges,
     "progress": st.floats(0, 1e9),
+    "number": st.integers(1, MAX_COUNT),
+    "members": st.lists(
+        st.builds(
+            m.Bundled, st.text(min_size=1, max_size=64), st.integers(1, 2**64 - 1), counts, counts, counts, counts,
+            st.floats(0, 1e300), st.floats(1e-300, 1e300),
+        ),
+        min_size=1, max_size=8, unique_by=lambda member: member.key,
+    ).map(tuple),
     "eta_s": st.floats(0, 1e9),
 }
 BY_TYPE: dict[object, st.SearchStrategy[Any]] = {
@@ -202,7 +80,10 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     strategies = {
         field.name: BY_NAME[field.name] if field.name in BY_NAME else BY_TYPE[field.type] for field in fields_of(kind)
     }
-    return st.builds(kind, **strategies)
+    if kind is not m.Update:
+        return st.builds(kind, **strategies)
+    after = {"full": st.just(False), "base": st.just(NO_STAMP), "stamp": st.builds(Stamp, epochs, counts)}
+    return st.builds(kind, **strategies) | st.builds(kind, **{**strategies, **after})
 
 
 def fields_of(kind: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
@@ -243,7 +124,7 @@ def test_a_field_missing_added_or_of_another_type_is_named(tag: str) -> None:
     for field in fields_of(TAGS[tag]):
         with pytest.raises(MalformedFrame, match=f"lacks the field '{field.name}'"):
             decode(changed(tag, **{field.name: ...}))
-        for wrong in ({"a": 1}, None, [[[]]]):
+        for wrong in ({"a": 1}, [[[]]], *([] if field.default is None else [None])):
             with pytest.raises(MalformedFrame, match=field.name):
                 decode(changed(tag, **{field.name: wrong}))
 
@@ -279,9 +160,23 @@ OUT_OF_RANGE = [
     ("hello", {"stamps": [[[1, 2], -2]]}, "Hello holds version -2"),
     ("hello", {"stamps": [[[1, 2], 3, 4]]}, r"stamps\[0\]"),
     ("hello", {"watching": 1}, "watching"),
+    ("update", {"value_digest": -1}, "Update.value_digest is -1"),
+    ("update", {"base": [[1, 2]]}, "base"),
+    ("update", {"base": [[-1, 2], 3]}, "Update holds the epoch"),
+    ("update", {"full": True}, "Update.base is .* none when full"),
     ("contribution", {"fragment": 513}, "Contribution.fragment is 513"),
     ("contribution", {"codec": "x" * 65}, "Contribution.codec has more"),
     ("beat", {"open_rounds": [[1, 2, 3]]}, r"open_rounds\[0\]"),
+    ("bundle", {"number": 0}, "Bundle.number is 0"),
+    ("bundle", {"members": []}, "Bundle.members has 0 entries"),
+    ("bundle", {"members": [["a", index + 1, 1, 0, 1, 1, 1.0, 1.0] for index in range(41)]}, "has 41 entries"),
+    ("bundle", {"members": [["a", 7, 1, 0, 1, 1, 1.0, 1.0]] * 2}, "names a process twice"),
+    ("bundle", {"members": [["a", 7, 1, 0, 1, 1, 1.0]]}, r"length 8, got 7.*members\[0\]"),
+    ("bundle", {"members": [["", 7, 1, 0, 1, 1, 1.0, 1.0]]}, "out of range"),
+    ("bundle", {"members": [["a", 0, 1, 0, 1, 1, 1.0, 1.0]]}, "out of range"),
+    ("bundle", {"members": [["a", 7, 1, -1, 1, 1, 1.0, 1.0]]}, "out of range"),
+    ("bundle", {"members": [["a", 7, 1, 0, 1, 1, -1.0, 1.0]]}, "out of range"),
+    ("bundle", {"members": [["a", 7, 1, 0, 1, 1, 1.0, 0.0]]}, "out of range"),
     ("gone", {"reason": "x" * 513}, "Gone.reason has more"),
     ("credit", {"missing": [[3, 0]]}, "ascending and disjoint"),
     ("credit", {"missing": [[3, 2], [4, 1]]}, "ascending and disjoint"),
@@ -297,8 +192,8 @@ def test_a_value_out_of_range_is_named(tag: str, fields: dict[str, object], reas
 
 
 def test_another_protocol_version_is_named_beside_ours() -> None:
-    with pytest.raises(VersionMismatch, match=f"protocol 3 and this side {PROTOCOL}"):
-        decode(changed("report", v=3))
+    with pytest.raises(VersionMismatch, match=f"protocol 9 and this side {PROTOCOL}"):
+        decode(changed("report", v=9))
     with pytest.raises(VersionMismatch, match="protocol 9"):
         decode(msgpack.packb({"v": 9, "t": "of the future", "field": 1}))
     for wrong in (..., "1", True, None, 1.0):
@@ -347,6 +242,12 @@ def largest() -> list[WireMessage]:
         ),
         m.Welcome(epoch=epoch, run_id=name, order=MAX_COUNT, versions=many, progress=1.0),
         m.Unwelcome(reason=name, text=text, fatal=True),
+        m.Bundle(
+            fragment=511, number=MAX_COUNT, method=name, codec=name, body=body,
+            members=tuple(
+                m.Bundled(name, 2**64 - 1 - index, *(MAX_COUNT,) * 4, 1e300, 1e300) for index in range(MOST_MEMBERS)
+            ),
+        ),
         m.Handback(fragment=511, stamp=stamp, codec=name, value_bytes=MAX_COUNT, body=body),
         Credit(
             transfer=2 * name, upto=MAX_COUNT, received=MAX_COUNT,
@@ -365,4 +266,4 @@ def test_the_largest_message_of_each_kind_fits_into_a_header(message: WireMessag
 
 def test_only_messages_are_encoded() -> None:
     with pytest.raises(MachineError, match="Body is not a message of the wire"):
-        encode(BODY)  # type: ignore[arg-type]
+        encode(BODY)

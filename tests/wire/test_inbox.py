@@ -33,7 +33,7 @@ def credits(inbox: Inbox, now: float) -> list[tuple[str, float, float, tuple[tup
     """What is told now, as (transfer, upto in chunks, received in chunks, missing)."""
     told = [message for _, message in inbox.turn(now).to_send]
     assert all(isinstance(message, Credit) for message in told)
-    return [(each.transfer, each.upto / CHUNK, each.received / CHUNK, each.missing) for each in told]  # type: ignore[union-attr]
+    return [(each.transfer, each.upto / CHUNK, each.received / CHUNK, each.missing) for each in told]
 
 
 def test_credit_runs_a_window_ahead_and_is_told_every_quarter() -> None:
@@ -156,6 +156,17 @@ def test_a_new_connection_asks_at_once() -> None:
     inbox.resume("stranger", 0.2)
     inbox.resume("peer", 0.2)
     assert credits(inbox, 0.2) == [("a", 3, 1, ((0, 1), (2, 1)))]
+
+
+def test_a_new_connection_is_met_with_fresh_patience() -> None:
+    """After a long silence a peer is asked once in 10 s; over a new connection at once, and again after twice 2 s."""
+    inbox, (body, _) = Inbox(PARAMS), offer(1)
+    inbox.expect("peer", body, 0.0)
+    while (due := inbox.deadline()) is not None and due < 15.0:
+        inbox.turn(due)
+    inbox.resume("peer", 15.0)
+    assert credits(inbox, 15.0) == [("a", 1, 0, ((0, 1),))]
+    assert inbox.deadline() == pytest.approx(19.0)
 
 
 def test_a_transfer_behind_others_of_its_peer_is_not_taken_for_lost() -> None:

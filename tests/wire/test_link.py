@@ -7,6 +7,7 @@ and the bytes of what is complete are checked.
 import heapq
 import itertools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zdiloco.core.messages import Body
+from zdiloco.node.params import NetParams
 from zdiloco.wire.assembly import Outcome
 from zdiloco.wire.encoding import decode, encode
 from zdiloco.wire.flow import InboxParams
@@ -50,9 +52,11 @@ class Peer:
 class World:
     """Peers with payloads, and one inbox that fetches them all as its budget allows."""
 
-    def __init__(self, seed: int, link: Link, params: InboxParams, sizes: dict[str, list[int]]) -> None:
+    def __init__(
+        self, seed: int, link: Link, params: InboxParams, sizes: dict[str, list[int]], chunk: int = CHUNK
+    ) -> None:
         self.rng = random.Random(seed)
-        self.link, self.params = link, params
+        self.link, self.params, self.chunk = link, params, chunk
         self.inbox = Inbox(params)
         self.now, self.epoch, self.ticket = 0.0, 0, itertools.count()
         self.events: list[tuple[float, int, int, tuple[object, ...]]] = []
@@ -65,7 +69,7 @@ class World:
             for number, size in enumerate(each):
                 payload = self.rng.randbytes(size)
                 self.payloads[(name, f"t{number}")] = payload
-                self.peers[name].wanted.append(self.peers[name].outbox.add(f"t{number}", payload, CHUNK))
+                self.peers[name].wanted.append(self.peers[name].outbox.add(f"t{number}", payload, chunk))
         if link.cut_every_s:
             self.post(link.cut_every_s, ("cut",))
 
@@ -134,7 +138,7 @@ class World:
 
     def audit(self) -> None:
         assert 0 <= self.inbox.reserved_bytes <= self.params.budget_bytes
-        assert 0 <= self.inbox.owed_bytes <= len(self.peers) * max(self.params.window_bytes, CHUNK)
+        assert 0 <= self.inbox.owed_bytes <= len(self.peers) * max(self.params.window_bytes, self.chunk)
         assert self.inbox.owed_bytes <= self.inbox.reserved_bytes
 
     def turn(self) -> None:
@@ -219,6 +223,22 @@ def test_sizes_around_chunk_boundaries(seed: int, chunks: int, around: int, wind
     params = InboxParams(budget_bytes=64 * CHUNK, window_bytes=window * CHUNK, stall_s=0.5, give_up_s=60.0)
     world = World(seed, link, params, {"m0": [size]}).run()
     assert world.arrived == world.payloads
+
+
+@pytest.mark.slow
+def test_a_large_state_on_a_slow_link_takes_as_long_as_it_takes(say: Callable[[str], None]) -> None:
+    """B-33: 100 MB at 2 Mbit/s with the settings of a run: progress counts, not the whole time, which is 13 limits."""
+    params = NetParams().inbox(2**30)
+    size, rate = 100_000_000, 2e6 / 8
+    world = World(5, Link(bytes_per_s=rate), params, {"m0": [size // 4] * 4}, chunk=NetParams().chunk_bytes)
+    world.run(until=1000.0)
+    assert world.given_up == []
+    assert all(world.arrived[name] == payload for name, payload in world.payloads.items())
+    _, resent = world.totals()
+    say(f"100 MB at 2 Mbit/s in {world.now:.0f} s, limit without progress {params.give_up_s:g} s; {resent:,} B twice")
+    assert world.now > 13 * params.give_up_s
+    assert world.now < 1.15 * size / rate
+    assert resent < 0.1 * size
 
 
 def test_a_link_that_stays_dead_gives_all_memory_back() -> None:

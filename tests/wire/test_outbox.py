@@ -3,7 +3,7 @@
 import pytest
 
 from zdiloco.errors import MachineError
-from zdiloco.wire.outbox import ChunkOut, Outbox
+from zdiloco.wire.outbox import MOST_PEERS, ChunkOut, Outbox
 from zdiloco.wire.transfer import Credit, Gone, make_body
 
 CHUNK = 1024
@@ -70,6 +70,14 @@ def test_a_peer_that_resumes_gets_only_what_it_names(outbox: Outbox) -> None:
     assert sent(outbox.on_credit("peer", credit(2))) == [0, 1]
 
 
+def test_a_peer_that_has_begun_elsewhere_is_sent_what_is_behind(outbox: Outbox) -> None:
+    """What it has may have holes: those it names once nothing more comes."""
+    assert sent(outbox.on_credit("peer", credit(8, received=5))) == [5, 6, 7]
+    assert sent(outbox.on_credit("peer", credit(8, (3, 1), received=7))) == [3]
+    assert sent(outbox.on_credit("ahead", credit(4, received=6))) == [], "chunks that were granted and overtaken"
+    assert sent(outbox.on_credit("ahead", credit(8, received=6.5))) == [6, 7]
+
+
 def test_a_completed_transfer_stays_silent_whatever_comes_late(outbox: Outbox) -> None:
     assert sent(outbox.on_credit("peer", credit(9.5, received=9.5))) == []
     assert sent(outbox.on_credit("peer", credit(4))) == []
@@ -102,6 +110,15 @@ def test_a_receiver_that_gives_up_may_begin_again(outbox: Outbox) -> None:
     outbox.on_gone("peer", Gone(transfer="a", by_sender=False, reason="no progress"))
     outbox.on_gone("peer", Gone(transfer="unknown", by_sender=False, reason="no progress"))
     assert sent(outbox.on_credit("peer", credit(2))) == [0, 1]
+
+
+def test_of_ever_new_peers_the_first_are_forgotten(outbox: Outbox) -> None:
+    for number in range(MOST_PEERS):
+        outbox.on_credit(number, credit(2))
+    assert sent(outbox.on_credit(0, credit(3))) == [2], "as many as that are known"
+    outbox.on_credit("one more", credit(9.5, received=9.5))
+    assert sent(outbox.on_credit(1, credit(3))) == [2]
+    assert sent(outbox.on_credit(0, credit(3))) == [0, 1, 2]
 
 
 def test_an_empty_payload_has_no_chunks() -> None:

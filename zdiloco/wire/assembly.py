@@ -27,9 +27,17 @@ class Outcome(Enum):
     COMPLETE = auto()
     """It was the last one, and the body is whole."""
 
+    @property
+    def brings(self) -> bool:
+        """Whether bytes have come that are not known to have been here before, wanted or not.
+
+        UNKNOWN may also be a late copy of a chunk whose body has been released: nobody remembers.
+        """
+        return self not in (Outcome.DUPLICATE, Outcome.CORRUPT)
+
 
 class Assembly:
-    """A body under way. Memory: its bytes, and 9 bytes for each chunk."""
+    """A body under way. Memory: its bytes, and 9 for each chunk. `checksums`: of the chunks that are in, else 0."""
 
     def __init__(self, body: Body) -> None:
         """Allocate room for the body. Raises: MalformedFrame where its chunk size is not allowed."""
@@ -44,7 +52,7 @@ class Assembly:
         self.received_bytes = 0
         self._seen = bytearray(self.count)
         self._left = self.count
-        self._checksums = array("Q", bytes(8 * self.count))
+        self.checksums = array("Q", bytes(8 * self.count))
 
     @property
     def complete(self) -> bool:
@@ -54,7 +62,7 @@ class Assembly:
     @property
     def digest_is_right(self) -> bool:
         """Whether the checksums of all chunks have the announced digest."""
-        return digest_of(self._checksums) == self.body.digest
+        return digest_of(self.checksums) == self.body.digest
 
     def has(self, index: int) -> bool:
         """Whether a chunk is in; `index` is in range."""
@@ -77,7 +85,7 @@ class Assembly:
         start = index * self.body.chunk_bytes
         self.data[start : start + view.nbytes] = view
         self._seen[index] = 1
-        self._checksums[index] = chunk.checksum
+        self.checksums[index] = chunk.checksum
         self._left -= 1
         self.received_bytes += view.nbytes
         return Outcome.ACCEPTED if self._left else Outcome.COMPLETE

@@ -1,12 +1,13 @@
 """The flow of chunks from one peer: who may send how much, and when silence means loss.
 
-Rule: the transfers of one peer share one window, oldest first, so that what is under way is bounded however many there
-are. Silence is judged by the stream, not by the transfer: one that waits behind others of the same peer is not lost
-until more than a window has passed it by. Broadcast chunks come unasked and in order, so there a later transfer tells.
+Rule: the transfers of one peer share one window, oldest first (those that may wait, last of all), so that what is under
+way is bounded however many there are; how much that is follows the link (`pace.py`). Silence is judged by the stream,
+not by the transfer: one that waits behind others of the same peer is not lost until more than a window has passed it
+by. Broadcast chunks come unasked and in order, so there a later transfer tells.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from zdiloco.errors import ConfigError
 from zdiloco.knobs import check_knobs, knob
 from zdiloco.wire.assembly import Assembly
 from zdiloco.wire.frames import CHUNK_BYTES
+from zdiloco.wire.pace import Pace
 from zdiloco.wire.transfer import MAX_RANGES, Credit
 
 MAX_WINDOW_BYTES = 2**28
@@ -40,7 +42,7 @@ class InboxParams:
     """How much may be under way, and how long to wait for it."""
 
     budget_bytes: int = knob(2**30, "memory for bodies under way or held; more is not let in", "bytes")
-    window_bytes: int = knob(8 * CHUNK_BYTES, "most bytes under way from one peer: twice bandwidth x delay", "bytes")
+    window_bytes: int = knob(8 * CHUNK_BYTES, "most bytes under way from one peer; a slower link gets less", "bytes")
     stall_s: float = knob(2.0, "a peer silent for so long is asked again, for exactly what is missing", "s")
     give_up_s: float = knob(30.0, "a transfer without any progress for so long is given up", "s")
 
@@ -51,13 +53,16 @@ class InboxParams:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Incoming:
-    """One transfer under way. `told`: chunks granted so far; `owed_bytes`: granted and not in yet."""
+    """One transfer under way. `told`: chunks granted so far; `owed_bytes`: granted and not in yet; `last`: whatever
+    else comes from its peer goes before it; `unheard`: nothing of it came by broadcast."""
 
     peer: Hashable
     assembly: Assembly
     order: int
     broadcast: bool
+    last: bool = False
     repairing: bool = False
+    unheard: bool = False
     done: bool = False
     told: int = 0
     named_to: int = 0
@@ -89,6 +94,9 @@ class Incoming:
         assembly = self.assembly
         if self.resend:
             missing = assembly.missing(0, self.told)
+            if self.repeats == 1 and not assembly.received_bytes:
+                # Perhaps the first chunk needs longer than our patience: a second window behind it would be in its way.
+                missing = [(first, 1) for first, _ in missing[:1]]
         else:
             named = {index for index in self.corrupt if not assembly.has(index)}
             if self.repairing:
@@ -110,6 +118,10 @@ class Stream:
         self.entries: dict[str, Incoming] = {}
         self.owed_bytes = 0
         self.heard_at = -math.inf
+        self.pace = Pace()
+        self.vain: Counter[str] = Counter()
+        """Requests for what is missing of each transfer since anything has come from the peer."""
+        self._starved: dict[str, Incoming] = {}
         self._params = params
         self._waiting: deque[Incoming] = deque()
         self._arrived_bytes = 0
@@ -125,11 +137,16 @@ class Stream:
         self.entries[entry.transfer] = entry
         entry.quiet_since = now
         if not entry.broadcast or entry.repairing:
-            self._waiting.append(entry)
+            before = sum(other.last for other in self._waiting) if not entry.last else 0
+            self._waiting.insert(len(self._waiting) - before, entry)
 
     def remove(self, entry: Incoming) -> None:
         """Forget a transfer; what it was owed is free for others at the next `grant`."""
         del self.entries[entry.transfer]
+        self.vain.pop(entry.transfer, None)
+        self._fed(entry)
+        if entry.owed_bytes:
+            self.pace.disturbed()
         self.owed_bytes -= entry.owed_bytes
         entry.owed_bytes = 0
         if entry in self._waiting:
@@ -146,6 +163,7 @@ class Stream:
         else:
             self._gap_s = max(gap_s, self._gap_s)
         self.heard_at = entry.quiet_since = now
+        self.vain.clear()
         overtaken = []
         if entry.order > self._newest_order and entry.broadcast:
             overtaken = [older for older in self.entries.values() if older.order < entry.order]
@@ -154,7 +172,12 @@ class Stream:
         if index < entry.told:
             entry.owed_bytes -= size
             self.owed_bytes -= size
-        entry.mark, entry.repeats, entry.starved_from = self._arrived_bytes, 0, None
+            self.pace.came(size, now)
+        entry.mark, entry.repeats = self._arrived_bytes, 0
+        self._fed(entry)
+        for later in self._starved.values():
+            if later.order > entry.order:  # it waits behind this one, which moves
+                later.starved_from = now
         return overtaken
 
     def grant(self, now: float) -> list[Incoming]:
@@ -162,15 +185,17 @@ class Stream:
 
         A credit grows by a quarter of the window at least, unless it reaches the end or nothing else is under way.
         """
-        grown = []
+        grown, before_bytes = [], self.owed_bytes
         while self._waiting:
             entry = self._waiting[0]
-            end, size = self._next_grant(entry)
+            window_bytes = self.pace.window_bytes(entry.assembly.body.chunk_bytes, self._params.window_bytes)
+            end, size = self._next_grant(entry, window_bytes - self.owed_bytes)
             final = end == entry.assembly.count
-            if end == entry.told or not (final or not entry.owed_bytes or size >= self._params.window_bytes // 4):
+            if end == entry.told or not (final or not entry.owed_bytes or size >= window_bytes // 4):
                 break
             if not entry.owed_bytes:
-                entry.quiet_since, entry.mark, entry.starved_from = now, self._arrived_bytes, None
+                entry.quiet_since, entry.mark = now, self._arrived_bytes
+                self._fed(entry)
             entry.told = end
             entry.owed_bytes += size
             self.owed_bytes += size
@@ -178,15 +203,28 @@ class Stream:
             if not final:
                 break
             self._waiting.popleft()
+        if grown:
+            self.pace.granted(self.owed_bytes, before_bytes, now)
         return grown
 
     def asked(self, entry: Incoming, now: float) -> None:
         """Note that all that is missing of a transfer is asked for again."""
-        if entry.starved_from is None:
-            entry.starved_from = max(self._base_at(entry), now - self._wait_s(entry))
+        self.starves(entry, max(self._base_at(entry), now - self._wait_s(entry)))
         entry.asked_at = self._asked_at = now
+        self.pace.disturbed()
         entry.mark = self._arrived_bytes
         entry.repeats += 1
+        self.vain[entry.transfer] += 1
+
+    def starves(self, entry: Incoming, since: float) -> None:
+        """A transfer gets nothing new, from that moment on unless an earlier one is known."""
+        if entry.starved_from is None:
+            entry.starved_from = since
+            self._starved[entry.transfer] = entry
+
+    def _fed(self, entry: Incoming) -> None:
+        entry.starved_from = None
+        self._starved.pop(entry.transfer, None)
 
     def due_at(self, entry: Incoming) -> float:
         """Return when to look at a transfer next, if nothing comes: to ask again, or to give up."""
@@ -212,10 +250,9 @@ class Stream:
         patience = max(self._params.stall_s, 2 * self._gap_s, 2 * self._doubtful_gap_s)
         return float(min(patience * 2 ** min(entry.repeats, 10), self._params.give_up_s / 3))
 
-    def _next_grant(self, entry: Incoming) -> tuple[int, int]:
-        """Return up to which chunk the window reaches now, and how many bytes of these are not in yet."""
+    def _next_grant(self, entry: Incoming, free: int) -> tuple[int, int]:
+        """Return up to which chunk so many free bytes reach, and how many bytes of these are not in yet."""
         assembly, end, size = entry.assembly, entry.told, 0
-        free = self._params.window_bytes - self.owed_bytes
         while end < assembly.count:
             more = 0 if assembly.has(end) else assembly.size_of(end)
             # A chunk larger than the window goes alone, else nothing would ever move.

@@ -66,7 +66,10 @@ class InboxCounters:
 
 
 class Inbox:
-    """All bodies that this process expects or holds. `counters` may be read at any time."""
+    """All bodies that this process expects or holds. `counters` may be read at any time.
+
+    `unheard`: broadcasts in a row of which not a single chunk came by broadcast, though all did by credit.
+    """
 
     def __init__(self, params: InboxParams) -> None:
         self.params = params
@@ -83,6 +86,7 @@ class Inbox:
         self._freed: dict[Hashable, None] = {}
         self._now = 0.0
         self._gone: list[tuple[Hashable, Gone]] = []
+        self.unheard = 0
         self._given_up: list[GivenUp] = []
 
     @property
@@ -100,12 +104,13 @@ class Inbox:
         """Bytes granted to peers and not yet arrived."""
         return sum(stream.owed_bytes for stream in self._streams.values())
 
-    def expect(self, peer: Hashable, body: Body, now: float, passive: bool = False) -> Expected:
+    def expect(self, peer: Hashable, body: Body, now: float, passive: bool = False, last: bool = False) -> Expected:
         """Let a body in: reserve its memory, and grant credit as the peer's window allows.
 
-        `passive`: its chunks are broadcast, so nothing is granted; only what was lost will be asked for. Expecting the
-        same body again is harmless. Raises: MalformedFrame where the peer announces another body under a name in use,
-        chunk sizes that are not allowed, more than MAX_TRANSFERS transfers, or an empty body with a wrong digest.
+        `passive`: its chunks are broadcast, so nothing is granted; only what was lost will be asked for. `last`: it is
+        granted what others of this peer leave. Expecting the same body again is harmless. Raises: MalformedFrame where
+        the peer announces another body under a name in use, chunk sizes that are not allowed, more than MAX_TRANSFERS
+        transfers, or an empty body with a wrong digest.
         """
         self._now = max(self._now, now)
         known = self._entries.get((peer, body.transfer))
@@ -115,7 +120,7 @@ class Inbox:
             return Expected.FULL
         if self._held[peer] >= MAX_TRANSFERS:
             raise MalformedFrame(f"a peer has {MAX_TRANSFERS} transfers under way; more are not let in")
-        entry = Incoming(peer=peer, assembly=Assembly(body), order=next(self._orders), broadcast=passive)
+        entry = Incoming(peer=peer, assembly=Assembly(body), order=next(self._orders), broadcast=passive, last=last)
         if entry.assembly.complete and not entry.assembly.digest_is_right:
             raise MalformedFrame(f"the empty transfer {body.transfer!r} has a wrong digest")
         self._entries[(peer, body.transfer)] = entry
@@ -134,6 +139,11 @@ class Inbox:
     def knows(self, peer: Hashable, transfer: str) -> bool:
         """Whether a transfer of that name is let in: under way, or complete and not released."""
         return (peer, transfer) in self._entries
+
+    def assembly(self, peer: Hashable, transfer: str) -> Assembly | None:
+        """What is in of a body that was let in, whole or not; None where it is not known (any more)."""
+        entry = self._entries.get((peer, transfer))
+        return entry.assembly if entry else None
 
     def on_chunk(self, peer: Hashable, chunk: Chunk, payload: Buffer, now: float) -> Outcome:
         """Take a chunk in; the payload may be reused afterwards. COMPLETE: call `take`."""
@@ -191,12 +201,25 @@ class Inbox:
         self._idle.pop(peer, None)
         return names
 
+    def asked_in_vain(self, peer: Hashable) -> int:
+        """How often a peer was asked for the same while nothing at all came on request."""
+        stream = self._streams.get((peer, False))
+        return max(stream.vain.values(), default=0) if stream else 0
+
+    def forgive(self, peer: Hashable) -> None:
+        """Count from here on what is asked for in vain."""
+        self.unheard = 0
+        stream = self._streams.get((peer, False))
+        if stream:
+            stream.vain.clear()
+
     def resume(self, peer: Hashable, now: float) -> None:
         """The connection to a peer is new: what was on its way is lost, so ask for it without waiting for a stall."""
         self._now = max(self._now, now)
         stream = self._streams.get((peer, False))
         for entry in list(stream.entries.values()) if stream else ():
             if entry.watched:
+                entry.repeats = 0  # what was in vain before says nothing of this connection
                 self._ask(entry, now)
 
     def turn(self, now: float, judge: bool = True) -> Turn:
@@ -256,10 +279,13 @@ class Inbox:
             self._on_corrupt(entry, chunk.index)
             return outcome
         stream = self._stream(entry)
+        if entry.broadcast and not entry.repairing:
+            self.unheard = 0
         if outcome is Outcome.DUPLICATE:
             # The link lives, so do not ask again yet; but this is no progress, so giving up is not put off.
             stream.heard_at = now
-            entry.starved_from = now if entry.starved_from is None else entry.starved_from
+            stream.vain.clear()
+            stream.starves(entry, now)
             return outcome
         self.counters.received_bytes += entry.assembly.size_of(chunk.index)
         for overtaken in stream.arrived(entry, chunk.index, now):
@@ -281,6 +307,7 @@ class Inbox:
             self._fail(entry, "all chunks are here, but together they do not have the announced digest")
             return Outcome.CORRUPT
         self._stream(entry).remove(entry)
+        self.unheard += entry.unheard
         entry.done = True
         self._acknowledge(entry)
         return Outcome.COMPLETE
@@ -301,6 +328,7 @@ class Inbox:
         stream = self._stream(entry)
         stream.asked(entry, now)
         if entry.broadcast and not entry.repairing:
+            entry.unheard = not entry.assembly.received_bytes
             stream.remove(entry)
             entry.repairing, entry.repeats = True, 0
             self._stream(entry).add(entry, now)

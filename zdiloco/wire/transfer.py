@@ -14,6 +14,7 @@ from zdiloco.core.bounds import MAX_COUNT, MAX_NAME, MAX_TEXT, check_range, chec
 from zdiloco.core.messages import Body
 from zdiloco.errors import MachineError
 from zdiloco.wire.frames import MAX_CHUNK, Buffer
+from zdiloco.wire.joined import Joined, joined
 
 MAX_RANGES = 64
 """Most ranges of missing chunks that one credit names."""
@@ -81,11 +82,11 @@ def chunk_count(nbytes: int, chunk_bytes: int) -> int:
     return -(-nbytes // chunk_bytes)
 
 
-def checksums_of(payload: Buffer, chunk_bytes: int) -> "array[int]":
+def checksums_of(payload: Buffer | Joined, chunk_bytes: int) -> "array[int]":
     """Return xxh3_64 of each chunk of `payload`, in order, as unsigned 64-bit numbers."""
-    view = memoryview(payload).cast("B")
-    starts = range(0, view.nbytes, chunk_bytes)
-    return array("Q", (xxhash.xxh3_64_intdigest(view[at : at + chunk_bytes]) for at in starts))
+    whole = joined(payload)
+    starts = range(0, whole.nbytes, chunk_bytes)
+    return array("Q", (xxhash.xxh3_64_intdigest(whole.piece(at, at + chunk_bytes)) for at in starts))
 
 
 def digest_of(checksums: "array[int]") -> int:

@@ -1,0 +1,145 @@
+"""What is under way follows the link, and chunks fit it: at any rate and distance, with control beside the bulk."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from zdiloco.wire.flow import InboxParams
+from zdiloco.wire.frames import CHUNK_BYTES
+from zdiloco.wire.inbox import Inbox
+from zdiloco.wire.meter import LinkMeter
+from zdiloco.wire.outbox import ChunkOut, Outbox
+from zdiloco.wire.pace import FIRST_CHUNK, LEAST_CHUNK, chunk_for
+from zdiloco.wire.transfer import Credit
+
+PARAMS = InboxParams(budget_bytes=2**32)
+GIVE_UP_S = PARAMS.give_up_s
+
+
+class Bottleneck:
+    """One sender and one receiver, and a link on which whatever goes up shares one queue, first come first served.
+
+    `pings`: seconds that each small word needs there and back, sent every 0.1 s beside the bulk, on another connection.
+    """
+
+    def __init__(self, bytes_s: float, delay_s: float) -> None:
+        self.bytes_s, self.delay_s = bytes_s, delay_s
+        self.inbox, self.outbox, self.meter = Inbox(PARAMS), Outbox(), LinkMeter()
+        self.now = self.free_at = self.busy_s = 0.0
+        self.pings: list[float] = []
+        self._events: list[tuple[float, int, object]] = []
+        self._ticket = itertools.count()
+
+    def push(self, sizes: list[int]) -> float:
+        """Send bodies one after the other, each cut as the link is known by then; return the seconds that it took."""
+        began, self.busy_s = self.now, 0.0
+        for number, size in enumerate(sizes):
+            name = f"{began}/{number}"
+            chunk = chunk_for(self.meter.bytes_s, CHUNK_BYTES)
+            assert chunk / self.bytes_s < max(GIVE_UP_S / 3, 0.05)
+            self.meter.offered(name, size, self.now)
+            self.inbox.expect("peer", self.outbox.add(name, bytes(size), chunk), self.now)
+            self._run(name)
+            self.outbox.drop(name)
+        return self.now - began
+
+    def _post(self, at: float, what: object) -> None:
+        heapq.heappush(self._events, (at, next(self._ticket), what))
+
+    def _run(self, name: str) -> None:
+        self._say()
+        self._post(self.now, "ping")
+        while not (self.inbox.knows("peer", name) and self._done(name)):
+            self.now, _, what = heapq.heappop(self._events)
+            if isinstance(what, Credit):
+                self._credit(what)
+            elif isinstance(what, ChunkOut):
+                self.inbox.on_chunk("peer", what.header, what.view, self.now)
+            elif what == "ping":
+                self.pings.append(max(self.free_at, self.now) - self.now + 2 * self.delay_s)
+                self._post(self.now + 0.1, "ping")
+            self._say()
+        self._events = [event for event in self._events if event[2] != "ping"]
+        heapq.heapify(self._events)
+        self.inbox.release("peer", name)
+
+    def _done(self, name: str) -> bool:
+        body = self.outbox.body(name)
+        assert body is not None
+        if not any(entry == name for entry in self._under_way()):
+            last = Credit(transfer=name, upto=body.nbytes, received=body.nbytes)
+            self.meter.credited(last, self.now + self.delay_s)
+            return True
+        return False
+
+    def _under_way(self) -> list[str]:
+        return [name for (_, name), entry in self.inbox._entries.items() if not entry.done]
+
+    def _credit(self, credit: Credit) -> None:
+        body = self.outbox.body(credit.transfer)
+        if body is None:
+            return
+        self.meter.credited(credit, self.now)
+        answer = self.outbox.on_credit("peer", credit)
+        assert isinstance(answer, list)
+        for chunk in answer:
+            self.free_at = max(self.free_at, self.now) + chunk.view.nbytes / self.bytes_s
+            self.busy_s += chunk.view.nbytes / self.bytes_s
+            self._post(self.free_at + self.delay_s, chunk)
+
+    def _say(self) -> None:
+        for _, word in self.inbox.turn(self.now).to_send:
+            self._post(self.now + self.delay_s, word)
+        due = self.inbox.deadline()
+        if due is not None:
+            self._post(max(due, self.now), "look")
+
+
+def p99(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.99)]
+
+
+def test_control_never_waits_long_behind_a_push_at_50_mbit_and_80_ms(say: Callable[[str], None]) -> None:
+    """The link is kept full, and p99 of the words that share its queue takes at most 250 ms, from the first on."""
+    link = Bottleneck(50e6 / 8, 0.04)
+    took_s = link.push([4 * 2**20] * 8)
+    share = link.busy_s / took_s
+    say(f"50 Mbit/s, 80 ms: control p99 {p99(link.pings) * 1e3:.0f} ms, most {max(link.pings) * 1e3:.0f} ms; "
+        f"the link carried bulk {share:.0%} of the time")  # fmt: skip
+    assert p99(link.pings) <= 0.25
+    assert share >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("mbit_s", "delay_s", "mib"),
+    [(0.1, 0.05, 0.25), (2, 0.04, 2), (10, 0.1, 8), (200, 0.04, 32), (1000, 0.0002, 16)],
+)
+def test_links_of_any_rate_are_kept_full_and_nothing_is_sent_twice(mbit_s: float, delay_s: float, mib: float) -> None:
+    link = Bottleneck(mbit_s * 125e3, delay_s)
+    size = int(mib * 2**20 / 8)
+    link.push([size])  # the link is not known yet
+    took_s = link.push([size] * 7)
+    assert link.outbox.counters.resent_bytes <= FIRST_CHUNK
+    assert link.inbox.counters.given_up == 0
+    alone_s = 7 * (size / link.bytes_s + 2 * delay_s)  # one after the other, each with a way there and back
+    assert took_s <= 1.25 * alone_s + 0.01
+
+
+def test_a_link_that_gets_slow_is_given_less_within_some_credits() -> None:
+    link = Bottleneck(100e6 / 8, 0.04)
+    link.push([2**22] * 4)
+    link.bytes_s /= 50
+    link.push([2**21, 2**18, 2**18, 2**18])
+    link.pings.clear()
+    link.push([2**18] * 8)
+    assert p99(link.pings) <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("bytes_s", "chunk"), [(1e9, 2**20), (25e6, 2**18), (6.25e6, 2**16), (1e4, LEAST_CHUNK), (0.0, FIRST_CHUNK)]
+)
+def test_chunks_fit_the_link_of_their_sender(bytes_s: float, chunk: int) -> None:
+    assert chunk_for(bytes_s, 2**20) == chunk
+    assert chunk_for(bytes_s, 1000) == 1000

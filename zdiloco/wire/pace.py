@@ -1,0 +1,81 @@
+"""What a link carries and how far it is, measured by what passes: how much may be under way, how large a chunk is.
+
+Rule: only what was asked for tells. A receiver's probe starts with a credit and ends when all has come that was owed at
+that moment; its bytes by its seconds are a rate, never more than the link's, so the best of the last ones counts. The
+way there and back is measured where nothing was owed before, so that no queue of our own is taken for distance.
+"""
+
+from collections import deque
+
+PROBES = 4
+"""So many of the last measurements are looked at."""
+GAIN = 2.0
+"""Under way is so many times what the link holds: with less, a credit that is late leaves it idle."""
+LEAST_WAY_S = 0.05
+"""The way there and back is taken for no shorter: on a near link threads that wait for their turn are the delay."""
+FIRST_CHUNKS = 2
+FIRST_BYTES = 2**18
+"""Under way on a link of which nothing is known: so many chunks, or so many bytes if that is more."""
+CHUNK_S = 0.02
+"""One chunk occupies a link for no longer, if it is not of the least size: control waits behind one at least."""
+LEAST_CHUNK = 2**14
+FIRST_CHUNK = 2**16
+"""Bytes of a chunk on a link of which nothing is known: at 0.1 Mbit/s it takes 5 s."""
+
+
+class Pace:
+    """The link from one peer, as the receiving end sees it. All times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._rates: deque[float] = deque(maxlen=PROBES)
+        self._ways: deque[float] = deque(maxlen=PROBES)
+        self._probe_at: float | None = None
+        self._left_bytes = self._probe_bytes = 0
+        self._alone_since: float | None = None
+
+    @property
+    def bytes_s(self) -> float:
+        """The rate of the link; 0: not known."""
+        return max(self._rates, default=0.0)
+
+    @property
+    def way_s(self) -> float:
+        """Seconds there and back, with one chunk; 0: not known."""
+        return min(self._ways, default=0.0)
+
+    def granted(self, owed_bytes: int, before_bytes: int, now: float) -> None:
+        """A credit goes out: so much is owed from now on, and so much was before."""
+        if not before_bytes:
+            self._alone_since = now
+        if self._probe_at is None:
+            self._probe_at, self._probe_bytes, self._left_bytes = now, owed_bytes, owed_bytes
+
+    def came(self, size: int, now: float) -> None:
+        """A chunk that was owed is here."""
+        if self._alone_since is not None:
+            self._ways.append(now - self._alone_since)
+            self._alone_since = None
+        if self._probe_at is None:
+            return
+        self._left_bytes -= size
+        if self._left_bytes <= 0:
+            if now > self._probe_at:
+                self._rates.append(self._probe_bytes / (now - self._probe_at))
+            self._probe_at = None
+
+    def disturbed(self) -> None:
+        """Something was asked for again, or is not wanted any more: what is under way measures nothing."""
+        self._probe_at = self._alone_since = None
+
+    def window_bytes(self, chunk_bytes: int, most_bytes: int) -> int:
+        """How much may be under way: twice what the link holds, two chunks at least, `most_bytes` at most."""
+        wanted = GAIN * self.bytes_s * max(self.way_s, LEAST_WAY_S) if self._rates else FIRST_BYTES
+        return min(most_bytes, max(int(wanted), FIRST_CHUNKS * chunk_bytes))
+
+
+def chunk_for(bytes_s: float, most: int) -> int:
+    """Bytes of a chunk for a link of this rate (0: not known), a power of two unless it is `most`."""
+    if not bytes_s:
+        return min(most, FIRST_CHUNK)
+    wanted = max(LEAST_CHUNK, int(bytes_s * CHUNK_S))
+    return min(most, 1 << (wanted.bit_length() - 1))
