@@ -4,7 +4,9 @@ Rule: messages are valid one by one and make no sense together; bodies keep thei
 answered once, in order, for better or worse). A machine that stops is followed by a new one.
 """
 
+import dataclasses
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +25,7 @@ SHARES = (0.5, 0.5)
 OLD, NEW = (tuple(MemberKey(name, n) for name in ("ann", "bob", "eve")) for n in (1, 2))
 
 
-class Chatter:
+class Chatter(ABC):
     """What both sides share: chance, time, and the answers that a body still owes."""
 
     machine: Any
@@ -55,14 +57,17 @@ class Chatter:
     def stamp(self) -> Stamp:
         return Stamp(self.epoch(), self.rng.randint(-1, 4))
 
+    @abstractmethod
     def event(self) -> Any:
-        raise NotImplementedError
+        """What comes to somebody's mind."""
 
+    @abstractmethod
     def answer(self, action: Any) -> Any:
-        raise NotImplementedError
+        """What the body says to an action; None: nothing."""
 
+    @abstractmethod
     def begin(self) -> None:
-        raise NotImplementedError
+        """Make a new machine."""
 
 
 class SyncerChatter(Chatter):
@@ -114,8 +119,11 @@ class SyncerChatter(Chatter):
             (4, lambda: w.InitialOffer(fragment=fragment % P, body=BODY)),
             (2, lambda: w.Handback(fragment=fragment % P, stamp=self.stamp(), codec="fp32", value_bytes=9, body=BODY)),
             (1, lambda: w.Goodbye(reason="bye", trained_tokens=9, left_tokens=1.0, dropped_tokens=0.0)),
-            (1, w.StatusQuery),
+            (1, lambda: w.Receipt() if count % 2 else w.StatusQuery()),
             (1, lambda: w.Call(epoch=self.epoch(), fragment=0, version=1)),
+            (3, lambda: w.Borrow(fragment=fragment, kind="a", stamp=self.stamp())),
+            (1, lambda: self.loan(fragment)),
+            (1, lambda: w.LoanOver(fragment=fragment, number=self.machine.loans.number, reason=self.some("", "taken"))),
         ]
         return self.rng.choices([say for _, say in says], [often for often, _ in says])[0]()
 
@@ -126,6 +134,11 @@ class SyncerChatter(Chatter):
             stamps=self.some((), tuple(Stamp(Epoch(1, 5), self.rng.randint(0, 6)) for _ in range(P))),
             watching=self.rng.random() < 0.1,
         )  # fmt: skip
+
+    def loan(self, fragment: int) -> w.Loan:
+        number = max(0, self.machine.loans.number - self.some(0, 0, 1))
+        body = w.Body(transfer=str(self.now), nbytes=self.some(9, 9, 9, 2**50), chunk_bytes=9, digest=0)
+        return w.Loan(fragment=fragment, number=number, kind="a", stamp=self.stamp(), codec="fp32", body=body)
 
     def contribution(self, key: MemberKey) -> w.Contribution:
         fragment, after = self.rng.randint(0, P), self.rng.randint(0, 2)
@@ -174,6 +187,10 @@ class SyncerChatter(Chatter):
             values = [w.InitialOffer(fragment=fragment, body=BODY) for fragment in range(P)]
             offers = [w.LayoutOffer(digest="layout", body=BODY), *values]
             self.owed += [m.Received(key=key, message=offer) for offer in offers]
+        if isinstance(message, w.Lend):
+            over = w.LoanOver(fragment=message.fragment, number=message.number, reason="it cannot")
+            says = self.some(self.loan(message.fragment), self.loan(message.fragment), over)
+            self.owed.append(m.Received(key=key, message=says))
         if isinstance(message, w.HandbackRequest):
             recovery = self.machine.reception.recovery
             stamp = recovery.pending.get((key, message.fragment), self.stamp())
@@ -192,7 +209,7 @@ class LearnerChatter(Chatter):
     def begin(self) -> None:
         params = LearnerParams(
             adopt=self.some("carry", "overwrite", "blend"), kept_max_bytes=self.some(3000, 2**30),
-            max_unmerged_steps=self.some(0, 0, 40), max_uplink=self.some(1, 8),
+            max_unmerged_steps=self.some(0, 0, 40), max_uplink=self.some(1, 8), warm_start=self.some("own", "peer"),
         )  # fmt: skip
         key = MemberKey("ann", self.rng.randint(1, 2**40))
         self.machine = LearnerMachine(key, SyncParams(), params, shares=SHARES, layout_digest="layout")
@@ -225,6 +242,9 @@ class LearnerChatter(Chatter):
             (3, lambda: self.refused(fragment)),
             (1, lambda: w.HandbackRequest(fragment=fragment)),
             (1, lambda: self.farewell()),
+            (1, lambda: w.Lend(fragment=fragment, number=self.rng.randint(1, 5), kind="a")),
+            (3, lambda: self.loan(fragment)),
+            (1, lambda: w.LoanOver(fragment=fragment, number=self.rng.randint(0, 2), reason="nobody can")),
             (1, w.StatusQuery),
         ]
         return self.rng.choices([say for _, say in says], [often for often, _ in says])[0]()
@@ -265,6 +285,13 @@ class LearnerChatter(Chatter):
             value_bytes=9, body=body,
         )  # fmt: skip
 
+    def loan(self, fragment: int) -> w.Loan:
+        wanted = self.machine.borrowing.left
+        return w.Loan(
+            fragment=wanted[0] if wanted else fragment, number=self.rng.randint(1, 5), kind="a", stamp=self.stamp(),
+            codec="fp32", body=BODY,
+        )  # fmt: skip
+
     def ack(self, fragment: int) -> w.Ack:
         held, merged = self.seq(fragment), self.seq(fragment)
         return w.Ack(fragment=fragment, held=held, merged=merged, remark=self.some("", "", "clipped"), text="so it is")
@@ -286,6 +313,15 @@ class LearnerChatter(Chatter):
             return m.Prepared(fragment=fragment, serial=action.serial)
         if isinstance(action, m.Reincarnate):
             return m.Reborn(incarnation=self.rng.randint(1, 2**40))
+        if isinstance(action, m.LookInner):
+            return m.InnerSeen(kind=self.some("a", "a", ""), fragments=(0, 1))
+        if isinstance(action, m.CopyInner):
+            loan = self.loan(action.lend.fragment)
+            failed = m.LendFailed(number=action.lend.number, reason="it cannot")
+            return self.some(m.LoanReady(loan=dataclasses.replace(loan, number=action.lend.number)), failed)
+        if isinstance(action, m.ReceiveLoan):
+            lost = m.LoanLost(number=action.loan.number, reason="NaN in exp_avg")
+            return self.some(m.LoanHere(number=action.loan.number), m.LoanHere(number=action.loan.number), lost)
         if isinstance(action, m.Receive):
             if self.rng.random() < 0.15:
                 return m.UpdateLost(update=action.update)

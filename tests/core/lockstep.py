@@ -219,7 +219,7 @@ def watch_intakes(world: Lockstep) -> None:
         _watch(world, site, site.machine.intakes)
         return site
 
-    world.start_syncer = started  # type: ignore[method-assign]
+    world.start_syncer = started
     assert world.site is not None
     _watch(world, world.site, world.site.machine.intakes)
 
@@ -250,4 +250,4 @@ def _watch(world: Lockstep, site: Site, intakes: Intakes) -> None:
         world.seen["late held"] += intakes.late - late
         return actions
 
-    intakes.offer, intakes.screened = watched_offer, watched_screened  # type: ignore[method-assign]
+    intakes.offer, intakes.screened = watched_offer, watched_screened

@@ -63,5 +63,15 @@ MESSAGES: tuple[w.Message, ...] = (
     w.Beat(epoch=EPOCH, open_rounds=((0, 1),), versions=(0, 0), stable=(0, -1), progress=0.5),
     w.Farewell(epoch=EPOCH, finished=True, reason="the target is reached"),
     w.Status(body=BODY),
-)
+    w.Borrow(fragment=0, kind="AdamW", stamp=Stamp(EPOCH, 1)),
+    w.Lend(fragment=0, number=1, kind="AdamW"),
+    w.Loan(fragment=0, number=1, kind="AdamW", stamp=Stamp(EPOCH, 1), codec="bf16", body=BODY),
+    w.LoanOver(fragment=0, number=1, reason="taken"),
+    w.Receipt(),
+    w.Bundle(
+        fragment=0, number=1, method="rda", codec="fp32", body=BODY,
+        members=(w.Bundled("ann", 11, 1, 0, 10, 100, 1.0, 1000.0),),
+    ),
+    w.Unbundled(fragment=0, number=1, reason="member", text="no bytes are awaited of ann"),
+)  # fmt: skip
 """One valid message of every kind."""

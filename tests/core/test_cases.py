@@ -11,9 +11,9 @@ from zdiloco.core.messages import Pull
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
 from zdiloco.sim.actors import Actor
-from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.learner_side import TOKENS
 from zdiloco.sim.links import Link
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.world import World
 
 
@@ -93,7 +93,7 @@ def test_in_a_steady_state_nobody_asks_for_whole_values() -> None:
             pulls.append(world.now)
         send(actor, message)
 
-    world.up = up  # type: ignore[method-assign]
+    world.up = up
     world.run(120.0)
     assert syncer_of(world).rounds > 200
     assert all(at < 3.0 for at in pulls)
@@ -172,7 +172,7 @@ def test_two_seconds_without_a_word_are_not_death() -> None:
         else:
             send(actor, message)
 
-    world.up = up  # type: ignore[method-assign]
+    world.up = up
     world.run(60.0)
     assert not [note for note in world.notes if "is suspect" in note or "is gone" in note]
     assert actors[1].machine.counts["merged"] > 10

@@ -11,9 +11,9 @@ from zdiloco.core.machine import SYNCER, Received
 from zdiloco.core.messages import Call, Contribution, Hello, Report, Update, Welcome
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import Actor
-from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.learner_side import TOKENS
 from zdiloco.sim.links import Link
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.world import World
 from zdiloco.units import MemberKey
 

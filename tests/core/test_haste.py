@@ -6,8 +6,8 @@ from tests.core.test_fleet import STEP_S
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
 from zdiloco.sim.actors import Actor
-from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.links import Link
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.speeds import Speed
 from zdiloco.sim.world import World
 

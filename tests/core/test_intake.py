@@ -26,7 +26,7 @@ class Fleet(World):
         for name in ("a", "b", "bad"):
             self.join(name)
 
-    def do_syncer(self, site, action) -> None:  # type: ignore[no-untyped-def]
+    def do_syncer(self, site, action) -> None:
         if isinstance(action, m.Screen) and action.id.name == "bad" and self.norm is not None:
             site.body.norms[action.id] = self.norm
         if isinstance(action, m.Merge):
@@ -111,12 +111,12 @@ def test_the_learner_is_told_why() -> None:
     heard: list[Ack] = []
     send = fleet.do_syncer
 
-    def listen(site, action) -> None:  # type: ignore[no-untyped-def]
+    def listen(site, action) -> None:
         if isinstance(action, m.Send) and isinstance(action.message, Ack) and action.message.remark:
             heard.append(action.message)
         send(site, action)
 
-    fleet.do_syncer = listen  # type: ignore[method-assign]
+    fleet.do_syncer = listen
     fleet.misbehave(10.0)
     assert heard
     assert re.fullmatch(r"its norm is 10 after \d+ steps, the bound 3 is 3 times what .*: scaled by 0.3", heard[0].text)

@@ -12,7 +12,7 @@ from zdiloco.units import Epoch, Merged, Stamp
 
 def row(**other: object) -> FragmentRow:
     fields = {"unmerged": 50, "dropped": 5, "lost": 0, "after": 1, "sent": (), "kept": ()}
-    return FragmentRow(**{**fields, **other})  # type: ignore[arg-type]
+    return FragmentRow(**{**fields, **other})
 
 
 def test_a_living_learner_that_knows_everything() -> None:

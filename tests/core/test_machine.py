@@ -102,20 +102,20 @@ def test_whoever_has_stopped_hears_and_says_nothing(machine: SyncerMachine | Lea
 @pytest.mark.parametrize("machine", [new_syncer(), new_learner()], ids=["syncer", "learner"])
 def test_an_event_that_nobody_knows_is_our_mistake(machine: SyncerMachine | LearnerMachine) -> None:
     with pytest.raises(MachineError, match="knows no event str"):
-        machine.handle("nonsense", 1.0)  # type: ignore[arg-type]
+        machine.handle("nonsense", 1.0)
 
 
 def test_a_step_right_after_joining_is_not_lost_to_an_update_that_was_waiting() -> None:
     """Its adoption was judged while there was no work; the first step comes before it is added."""
 
-    def update(version: int, full: bool) -> Update:
-        body = Body(transfer=f"u/{version}", nbytes=4, chunk_bytes=1024, digest=0)
+    def update(version: int) -> Update:
+        body = Body(transfer=f"s/{version}", nbytes=4, chunk_bytes=1024, digest=0)
         stamp = Stamp(EPOCH, version)
-        return Update(fragment=0, stamp=stamp, full=full, codec="fp32", value_bytes=4, body=body)
+        return Update(fragment=0, stamp=stamp, full=True, codec="fp32", value_bytes=4, body=body)
 
     learner = new_learner()
     welcome = Welcome(epoch=EPOCH, run_id="r", order=1, versions=(0,), progress=0.0)
-    first, second = update(0, True), update(1, False)
+    first, second = update(0), update(1)
     said = [Received(key=SYNCER, message=message) for message in (welcome, first)]
     ready = [UpdateReady(update=first, records=()), Received(key=SYNCER, message=second)]
     for event in (Started(), *said, *ready, UpdateReady(update=second, records=()), Prepared(fragment=0, serial=1)):

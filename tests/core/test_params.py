@@ -37,13 +37,18 @@ RANGES: list[tuple[str, str, tuple[float, float], tuple[float, ...]]] = [
     ("sync", "sync_period", (1, 1_000_000), (0, -3)),
     ("sync", "num_fragments", (0, 511), (-1, 512)),
     ("sync", "gamma", (0, 1), (-0.1, 1.1, float("nan"))),
+    ("sync", "adaptive_period_max", (0, 1_000_000), (-1, 1_000_001)),
+    ("sync", "adaptive_quorum_max", (0, 1_000_000), (-1, 1_000_001)),
+    ("sync", "adaptive_grace_max", (0, 1, 0.5), (-0.1, 1.1, float("nan"))),
     ("sync", "average", (0.001, 1), (0.0, 1.1)),
     ("sync", "clip", (1, 1e6, 0), (0.5, 1e7, -1.0, float("nan"))),
     ("sync", "max_step_tokens", (1, 2**53), (0, 2**53 + 1)),
+    ("sync", "loan_bytes", (0, 2**50), (-1, 2**50 + 1)),
     ("sync", "budget_bytes", (2**16, 2**50), (2**16 - 1, 2**50 + 1)),
     ("sync", "park_after_s", (0.001, 1e7), (0.0, 1e8, float("nan"))),
     ("sync", "report_every_s", (0, 3600), (-1.0, 3601.0)),
     ("sync", "drain_s", (0.001, 1e7), (0.0, 1e8)),
+    ("learner", "give_up_after_s", (0.0, 1e9), (-1.0, 1e10)),
     ("sync", "recover_wait_s", (0, 1e7), (-1.0, 1e8)),
     ("sync", "checkpoint_every_s", (0.001, 1e7), (0.0, 1e8)),
     ("learner", "blend", (0, 1), (-0.1, 1.1)),
@@ -52,6 +57,7 @@ RANGES: list[tuple[str, str, tuple[float, float], tuple[float, ...]]] = [
     ("learner", "answer_timeout_s", (0.01, 1e6), (0.0, 1e7)),
     ("learner", "silent_after_s", (0.01, 1e6), (0.0, 1e7)),
     ("learner", "max_uplink", (1, 4096), (0, 4097)),
+    ("learner", "save_every_s", (0, 1e6), (-0.1, 1e7)),
 ]
 
 
@@ -87,10 +93,12 @@ def test_suspect_and_gone_may_be_the_same_moment() -> None:
 CHOICES = {
     ("sync", "grace"): ("adaptive", "off"),
     ("sync", "on_lost_quorum"): ("wait", "degrade"),
+    ("sync", "when_alone"): ("wait", "stop"),
     ("sync", "weight"): ("tokens2_per_step", "tokens", "uniform"),
-    ("learner", "codec"): ("fp32", "bf16", "int8", "4bit"),
+    ("learner", "codec"): ("fp32", "bf16", "int8", "4bit", "auto"),
     ("learner", "adopt"): ("carry", "overwrite", "blend"),
     ("learner", "strategy"): ("balanced", "strided", "layer"),
+    ("learner", "warm_start"): ("own", "peer", "none"),
 }
 
 
@@ -108,10 +116,10 @@ def test_choices_are_named_with_all_that_is_allowed(section: str, name: str) -> 
 def test_every_knob_is_checked() -> None:
     """A knob that no test above turns would be one without a bound."""
     seen = {(section, name) for section, name, _, _ in RANGES} | set(CHOICES)
-    seen |= {("sync", name) for name in ("beat_every_s", "suspect_after_s", "gone_after_s")}
+    seen |= {("sync", name) for name in ("adaptive", "beat_every_s", "suspect_after_s", "gone_after_s")}
     assert seen == {(section, field.name) for section, field in KNOBS}
 
 
 def test_params_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        SyncParams().min_quorum = 2  # type: ignore[misc]
+        SyncParams().min_quorum = 2

@@ -33,7 +33,7 @@ def attendance(
     """Three live learners, K = 2, patience until 30; who is held has answered this call."""
     absent = waited_for - held - declined
     fields = {"absent": absent, "live": 3, "held": held, "fresh": held, "quorum": 2, "patience_ends": 30.0}
-    return Attendance(**{**fields, **other})  # type: ignore[arg-type]
+    return Attendance(**{**fields, **other})
 
 
 def new_round(state: RoundState = RoundState.OPEN) -> Round:

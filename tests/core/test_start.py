@@ -8,8 +8,27 @@ import pytest
 from tests.core.samples import ANN, BOB, BODY, EVE
 from zdiloco.core import start
 from zdiloco.core.bounds import MAX_EPOCH
-from zdiloco.core.machine import Fetch, Note, Received, Send, TimerDue
-from zdiloco.core.messages import Donate, Handback, HandbackRequest, Hello, InitialOffer, LayoutOffer
+from zdiloco.core.machine import (
+    CancelFetch,
+    Fetch,
+    Fetched,
+    HandbackTaken,
+    Note,
+    Received,
+    Send,
+    TakeHandback,
+    TimerDue,
+)
+from zdiloco.core.messages import (
+    Donate,
+    Handback,
+    HandbackRequest,
+    Heartbeat,
+    Hello,
+    InitialOffer,
+    LayoutOffer,
+    Message,
+)
 from zdiloco.core.params import SyncParams
 from zdiloco.core.reception import MOST_RESTARTS
 from zdiloco.core.start import PENDING_GRACE_S, TABLE, Donation, KnownState, Recovery, SyncerPhase, SyncerTurn
@@ -21,10 +40,10 @@ OLD, NEW = Epoch(3, 77), Epoch(4, 11)
 
 
 def hello(key: MemberKey, stamps: tuple[Stamp, ...] = (), **other: object) -> Hello:
-    return Hello(name=key.name, incarnation=key.incarnation, stamps=stamps, **other)  # type: ignore[arg-type]
+    return Hello(name=key.name, incarnation=key.incarnation, stamps=stamps, **other)
 
 
-def messages(actions: list) -> list:  # type: ignore[type-arg]
+def messages(actions: list) -> list:
     return [(a.key, type(a.message).__name__) for a in actions if isinstance(a, Send | Fetch)]
 
 
@@ -50,7 +69,7 @@ def test_the_roads_of_a_syncer(road: str) -> None:
 def test_a_higher_epoch_stops_a_syncer_that_has_an_epoch_of_its_own() -> None:
     """One that is only starting goes above whatever it hears of."""
     fenced = {phase for (phase, turn), then in TABLE.items() if turn is T.FENCED and then is P.STOPPED}
-    assert fenced == {P.RUNNING, P.DRAINING, P.SAVING}
+    assert fenced == {P.SEALING, P.RUNNING, P.DRAINING, P.SAVING}
 
 
 def test_nothing_of_an_epoch_is_seen_before_it_is_sealed() -> None:
@@ -163,8 +182,25 @@ def handback(stamp: Stamp, fragment: int = 0) -> Handback:
     return Handback(fragment=fragment, stamp=stamp, codec="fp32", value_bytes=900, body=BODY)
 
 
-def asked(actions: list) -> list[tuple[MemberKey, int]]:  # type: ignore[type-arg]
-    return [(a.key, a.message.fragment) for a in actions if isinstance(a.message, HandbackRequest)]
+def asked(actions: list) -> list[tuple[MemberKey, int]]:
+    sends = [action for action in actions if isinstance(action, Send)]
+    return [(send.key, send.message.fragment) for send in sends if isinstance(send.message, HandbackRequest)]
+
+
+def returning() -> SyncerMachine:
+    """A syncer that starts again with one fragment, on its disk at version 5 of the old epoch."""
+    known = KnownState(
+        run_id="run", epoch=OLD, layout_digest="layout", numels=(9,), shares=(1.0,), stamps=(Stamp(OLD, 5),), maps=((),)
+    )
+    return SyncerMachine(SyncParams(), run_id="new", ident=9, now=0.0, known=known)
+
+
+def say(machine: SyncerMachine, key: MemberKey, message: Message, now: float) -> list:
+    return machine.handle(Received(key=key, message=message), now)
+
+
+def hail(machine: SyncerMachine, key: MemberKey, stamp: Stamp, now: float) -> list:
+    return say(machine, key, hello(key, (stamp,), run_id="run", layout_digest="layout", epoch=OLD), now)
 
 
 def test_only_what_is_newer_than_the_disk_is_asked_for() -> None:
@@ -282,6 +318,50 @@ def test_of_two_on_their_way_into_theta_either_may_fail() -> None:
         assert again.over(10.0)
 
 
+def test_who_dies_while_it_hands_back_is_not_waited_for_and_others_are_asked() -> None:
+    """A learner was killed while a syncer that had just returned fetched from it: nobody was welcome for 32 s."""
+    machine = returning()
+    state = Stamp(OLD, 7)
+    assert asked([*hail(machine, ANN, state, 0.1), *hail(machine, BOB, state, 0.1)]) == [(ANN, 0)]
+    offer = handback(state)
+    assert Fetch(key=ANN, message=offer) in say(machine, ANN, offer, 0.2)
+    say(machine, ANN, Heartbeat(epoch=OLD), 1.0)
+    silent_at = 1.0 + machine.params.gone_after_s
+    for at in (5.1, 6.5):  # its last word is not that old, and the other one lives on
+        say(machine, BOB, Heartbeat(epoch=OLD), at)
+        assert not asked(machine.handle(TimerDue(), at))
+    assert machine.deadline() == silent_at
+    actions = machine.handle(TimerDue(), silent_at)
+    assert CancelFetch(key=ANN, message=offer) in actions
+    assert asked(actions) == [(BOB, 0)]
+    say(machine, BOB, offer, 7.1)
+    assert TakeHandback(key=BOB, message=offer) in machine.handle(Fetched(key=BOB, message=offer), 7.2)
+    machine.handle(HandbackTaken(key=BOB, fragment=0, stamp=state, map_=()), 7.3)
+    machine.handle(TimerDue(), 7.3)
+    assert machine.phase == "sealing"
+    assert [desk.stamp.version for desk in machine.desk] == [7]
+
+
+def test_the_body_of_the_last_one_who_dies_is_let_go_as_the_wait_ends() -> None:
+    machine = returning()
+    offer = handback(Stamp(OLD, 7))
+    hail(machine, ANN, offer.stamp, 0.1)
+    say(machine, ANN, offer, 0.2)
+    actions = machine.handle(TimerDue(), 0.2 + machine.params.gone_after_s)
+    assert CancelFetch(key=ANN, message=offer) in actions
+    assert machine.phase == "sealing"
+
+
+def test_a_slow_one_that_lives_is_waited_for() -> None:
+    machine = returning()
+    hail(machine, ANN, Stamp(OLD, 7), 0.1)
+    say(machine, ANN, handback(Stamp(OLD, 7)), 0.2)
+    for second in range(1, 60):
+        say(machine, ANN, Heartbeat(epoch=OLD), second)
+        machine.handle(TimerDue(), second + 0.5)
+    assert machine.phase == "recovering"
+
+
 def test_the_new_epoch_is_above_everything_that_was_ever_seen() -> None:
     again = recovery()
     assert again.next_epoch(9) == Epoch(4, 9)
@@ -307,10 +387,7 @@ def test_a_crowd_that_waits_is_bounded_and_whoever_waits_may_repeat_itself(monke
 
 def test_an_epoch_that_would_leave_no_room_for_the_next_is_not_believed() -> None:
     """One liar during a recovery would otherwise have the fleet refused for ever after."""
-    known = KnownState(
-        run_id="run", epoch=OLD, layout_digest="layout", numels=(9,), shares=(1.0,), stamps=(Stamp(OLD, 5),), maps=((),)
-    )
-    machine = SyncerMachine(SyncParams(), run_id="new", ident=9, now=0.0, known=known)
+    machine = returning()
     claims = {ANN: MAX_EPOCH - 1, BOB: OLD.counter + MOST_RESTARTS}
     for key, counter in claims.items():
         said = hello(key, run_id="run", layout_digest="layout", epoch=Epoch(counter, 1))

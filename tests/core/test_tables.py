@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.core.chatter import Chatter, LearnerChatter, SyncerChatter
-from zdiloco.core import duty, joining, membership, rounds, start, tables
+from zdiloco.core import borrowing, bundling, duty, joining, loans, membership, rounds, start, tables
 from zdiloco.core.progress import Refusal
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -69,7 +69,8 @@ def test_the_words_of_unwelcome_are_those_that_the_syncer_says() -> None:
         for keyword in node.keywords
         if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
     }
-    assert said == {*tables.Unwelcomes} - {tables.Unwelcomes.VERSION}  # said where bytes are read: node/roads.py
+    elsewhere = {tables.Unwelcomes.VERSION, tables.Unwelcomes.ROOM}  # node/roads.py, which reads bytes; a relay
+    assert said == {*tables.Unwelcomes} - elsewhere
 
 
 def test_every_word_of_refusal_is_said_by_somebody() -> None:
@@ -91,6 +92,9 @@ FIRST = {
     "The syncer": {start.SyncerPhase.EMPTY, start.SyncerPhase.RECOVERING},
     "A contribution": {duty.DutyState.IDLE},
     "The learner": {joining.LearnerPhase.HAILING},
+    "A loan": {loans.LoanState.ASKED},
+    "Borrowing": {borrowing.BorrowState.IDLE},
+    "Bundling": {bundling.Stage.COMING},
 }
 LAST = {
     "A round": {rounds.RoundState.PUBLISHED, rounds.RoundState.VOID},
@@ -98,6 +102,9 @@ LAST = {
     "The syncer": {start.SyncerPhase.STOPPED},
     "A contribution": set(),
     "The learner": {joining.LearnerPhase.STOPPED},  # by `Stop`, from anywhere
+    "A loan": {loans.LoanState.SERVED},  # and then it is over, as it may be before
+    "Borrowing": {borrowing.BorrowState.OVER},
+    "Bundling": {bundling.Stage.FORWARDED},  # and then it is settled, as it may be before
 }
 EVENTS = {
     "A round": rounds.RoundEvent,
@@ -105,6 +112,9 @@ EVENTS = {
     "The syncer": start.SyncerTurn,
     "A contribution": duty.DutyEvent,
     "The learner": joining.LearnerTurn,
+    "A loan": loans.LoanEvent,
+    "Borrowing": borrowing.BorrowEvent,
+    "Bundling": bundling.StageEvent,
 }
 
 
@@ -181,9 +191,11 @@ def test_nothing_that_a_fleet_says_takes_a_syncer_off_its_tables(recorded: dict[
     assert visited(recorded["A round"]) == set(rounds.RoundState)
     assert visited(recorded["A member"]) == set(membership.MemberState)
     assert visited(recorded["The syncer"]) == set(start.SyncerPhase)
+    assert visited(recorded["A loan"]) == set(loans.LoanState)
 
 
 def test_nothing_that_a_syncer_says_takes_a_learner_off_its_tables(recorded: dict[str, Recording]) -> None:
     assert talk(LearnerChatter, 40, 400) == set(joining.LearnerPhase)
     assert visited(recorded["A contribution"]) == set(duty.DutyState)
+    assert visited(recorded["Borrowing"]) == set(borrowing.BorrowState)
     assert visited(recorded["The learner"]) >= set(joining.LearnerPhase) - {joining.LearnerPhase.STOPPED}

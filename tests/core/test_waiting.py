@@ -17,7 +17,7 @@ class Ear:
     def __init__(self, machine: SyncerMachine) -> None:
         self.said: list[Note] = []
         self._look = machine.waiting.look
-        machine.waiting.look = self.look  # type: ignore[method-assign]
+        machine.waiting.look = self.look
 
     def look(self) -> list[Note]:
         notes = [note for note in self._look() if isinstance(note, Note)]
@@ -66,7 +66,7 @@ def test_a_quorum_that_follows_the_fleet_down_is_not_waited_for() -> None:
 
 def refusals(machine: SyncerMachine, key: MemberKey, **hello: str) -> tuple[list[str], list[str]]:
     """What the log, and the process itself, are told after such a hello."""
-    said = Hello(name=key.name, incarnation=key.incarnation, **hello)  # type: ignore[arg-type]
+    said = Hello(name=key.name, incarnation=key.incarnation, **hello)
     actions = machine.handle(Received(key=key, message=said), 1.0)
     notes = [action.what for action in actions if isinstance(action, Note)]
     sent = [action.message for action in actions if isinstance(action, Send) and action.key == key]

@@ -6,7 +6,7 @@ import pytest
 
 from zdiloco.core.machine import Boundary, LeaveRequested
 from zdiloco.core.membership import MemberState
-from zdiloco.core.messages import Goodbye, Heartbeat, Hello, Pull, Update
+from zdiloco.core.messages import Goodbye, Heartbeat, Hello, Pull, Receipt, Update
 from zdiloco.core.params import SyncParams
 from zdiloco.core.status import status
 from zdiloco.core.syncer import SyncerMachine
@@ -27,7 +27,7 @@ def fleet(num_fragments: int = 3, **params: Any) -> tuple[World, Actor, list[Any
             said.append(message)
         send(actor, message)
 
-    world.up = up  # type: ignore[method-assign]
+    world.up = up
     watcher = world.join("eval", watching=True)
 
     def look() -> None:
@@ -54,8 +54,8 @@ def assert_follows(world: World, watcher: Actor) -> None:
 
 
 def assert_has_no_say(said: list[Any]) -> None:
-    """Of all that members may say it says hello, lives, pulls and leaves; it tells no epoch and no states."""
-    assert {type(message) for message in said} <= {Hello, Heartbeat, Pull, Goodbye}
+    """Of all that members may say it says hello, lives, pulls, receives and leaves; it tells no epoch and no states."""
+    assert {type(message) for message in said} <= {Hello, Heartbeat, Pull, Receipt, Goodbye}
     for message in said:
         if isinstance(message, Hello | Heartbeat):
             assert message.epoch == NO_EPOCH
@@ -182,7 +182,7 @@ def test_it_holds_the_last_values_before_it_leaves() -> None:
     assert_has_no_say(said)
 
 
-@pytest.mark.parametrize(("heard", "most_s"), [(True, 8.0), (False, 3.0 + 1.1)])
+@pytest.mark.parametrize(("heard", "most_s"), [(True, 8.0 + 1.1), (False, 3.0 + 1.1)])
 def test_one_that_never_gets_the_last_values_holds_the_end_up_no_longer_than_it_may(heard: bool, most_s: float) -> None:
     """While it is heard `drain_s`, else `suspect_after_s`, and a beat."""
     world, watcher, _ = fleet(target_tokens=4000, drain_s=8.0)
@@ -195,7 +195,7 @@ def test_one_that_never_gets_the_last_values_holds_the_end_up_no_longer_than_it_
         if key != watcher.key or not isinstance(word, Update):
             send_down(site, key, word, nbytes, road)
 
-    world.send_down = deaf  # type: ignore[method-assign]
+    world.send_down = deaf
     if not heard:
         world.kill(watcher)
     world.run_until(lambda: syncer.farewell is not None, 60.0)

@@ -9,8 +9,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from zdiloco.core.adapting import adapt, came
+from zdiloco.core.adaptive import Adaptive
 from zdiloco.core.grace import Average, GraceInputs, grace_ends, p90_of_ordered
+from zdiloco.core.machine import Note
 from zdiloco.core.membership import CONTRIBUTING, Fleet, Member, MemberState
+from zdiloco.core.messages import UPLINK_BUSY
 from zdiloco.core.norms import Norms, Passed
 from zdiloco.core.pace import Due, Standing, judge_due, max_open_rounds, needed_steps, why_not
 from zdiloco.core.params import SyncParams
@@ -37,6 +41,7 @@ class FragmentDesk:
     stamp: Stamp = NO_STAMP
     stable: Stamp = NO_STAMP
     round: Round | None = None
+    last_quorum_at: float | None = None
     roll: Roll = field(default_factory=Roll)
     standing: Standing | None = None
     first_turn: bool = True
@@ -62,6 +67,7 @@ class Desk:
 
     def __init__(self, params: SyncParams, fleet: Fleet) -> None:
         self.params = params
+        self.adaptive = Adaptive(params) if params.adaptive else None
         self.fleet = fleet
         self.fragments: list[FragmentDesk] = []
         self.draining = self.started = False
@@ -183,6 +189,8 @@ class Desk:
             if held.message.version >= desk.round.version:
                 desk.round.fresh.add(key)
         self.place(desk, key)
+        if self.adaptive:
+            came(self, self.adaptive, desk, now)
         return before
 
     def declined(self, desk: FragmentDesk, rnd: Round, key: MemberKey, reason: str) -> None:
@@ -277,6 +285,9 @@ class Desk:
         self._follow_quorum(desk, rnd, has_quorum(seen), now)
         ends, why = (None, "") if rnd.quorum_at is None else self._window(desk, rnd, rnd.quorum_at)
         found = decide(seen, ends, why, now)
+        if self.adaptive and not self.draining:
+            period_s = self.params.sync_period * (self.fleet.paces.least or 0.0)
+            found = self.adaptive.waits_on(found, seen, rnd.called_at + period_s, now)
         rnd.why = desk.why = found.why
         if isinstance(found, Wait):
             self._set_deadline(desk, rnd, found, now)
@@ -305,6 +316,7 @@ class Desk:
             sync_s=self.sync_s.value,
             waiting_steps_s=() if slowest_s is None else (slowest_s,),
             answers_s=(p90_of_ordered(answers),) if answers else (),
+            least_share=self.adaptive.grace.share if self.adaptive else 0.0,
         )
         return grace_ends(inputs, self.params)
 
@@ -322,6 +334,10 @@ class Desk:
     def _close(self, desk: FragmentDesk, rnd: Round, close: Close, now: float) -> Closing:
         rnd.move(RoundEvent.CLOSE)
         rnd.closed_at = now
+        desk.last_quorum_at = now if rnd.quorum_at is None else rnd.quorum_at
+        if self.adaptive:
+            busy = sum(reason.startswith(UPLINK_BUSY) for reason in rnd.declined.values())
+            self.adaptive.closed(len(rnd.fresh), busy)
         desk.last_merged = len(desk.intake.held)
         taken, record = desk.intake.close()
         desk.roll.close()
@@ -344,6 +360,10 @@ class Desk:
             self.round_s.add(now - rnd.called_at)
         desk.round, desk.stamp, desk.check_at = None, stamp, now
         return rnd
+
+    def adapted(self, now: float) -> list[Note]:
+        """After a round: H and K may be others from here on, and why."""
+        return adapt(self, self.adaptive, now) if self.adaptive else []
 
     def void(self, desk: FragmentDesk, now: float) -> None:
         """The merge has come to nothing: the round is over, and the fragment is due by its own rule."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from zdiloco.core.messages import Contribution, Update
+from zdiloco.core.moves import moved
 from zdiloco.core.progress import Adoption, LearnerProgress, add_record
-from zdiloco.errors import MachineError
 from zdiloco.units import NO_STAMP, Epoch, FragmentId, MemberKey, Merged, Stamp
 
 
@@ -80,9 +80,7 @@ class Duty:
 
     def move(self, event: DutyEvent) -> None:
         """Go where TABLE says; anything else is our mistake."""
-        if (self.state, event) not in TABLE:
-            raise MachineError(f"fragment {self.index}: {event} while {self.state}")
-        self.state = TABLE[self.state, event]
+        self.state = moved(TABLE, self.state, event, f"fragment {self.index}")
 
     @property
     def tip(self) -> Stamp:

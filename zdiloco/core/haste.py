@@ -59,7 +59,7 @@ class Haste:
         """Why a member cannot keep the pace; empty: it can, or nobody knows yet."""
         if step_s is None or not member.pace.value:
             return ""
-        period = self._syncer.params.sync_period
+        period = self._syncer.desk.params.sync_period
         answer_s = member.answer.value or 0.0
         needs_s = max(member.pace.value, answer_s)
         if needs_s <= period * step_s:

@@ -1,18 +1,23 @@
 """Updates on their way into a learner: announced, assembled, prepared, adopted; and pulls for what was missed.
 
 Rule: updates of a fragment are adopted one after the other. What does not follow the tip is pulled whole, with the
-map, so that nothing merged is ever overlooked. A broadcast is a hint; beats tell what there should be.
+map, so that nothing merged is ever overlooked. A broadcast is a hint; beats tell what there should be. What is not the
+published value, or is a delta to another state than the adopted one, is never adopted: the whole state is pulled.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from zdiloco.core.downlink import Downlink
 from zdiloco.core.duty import Duty
+from zdiloco.core.finishing import TAKES_UPDATES, came
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.machine import (
     SYNCER,
     Adopt,
     Discard,
     LearnerAction,
+    Misfit,
     Note,
     Prepare,
     Prepared,
@@ -23,7 +28,6 @@ from zdiloco.core.machine import (
 )
 from zdiloco.core.messages import Pull, Update
 from zdiloco.core.progress import Fate
-from zdiloco.core.watching import takes_updates
 
 if TYPE_CHECKING:
     from zdiloco.core.learner import LearnerMachine
@@ -37,6 +41,7 @@ class Inflow:
 
     def __init__(self, machine: "LearnerMachine") -> None:
         self.machine = machine
+        self.downlink = Downlink(self)
 
     def deadline(self) -> float:
         """When a pull without an answer is repeated; infinity: none is open."""
@@ -45,27 +50,30 @@ class Inflow:
         return min(pulled, default=float("inf"))
 
     def turn(self, now: float) -> list[LearnerAction]:
-        """Repeat pulls without an answer."""
+        """Repeat pulls without an answer; who does not listen pulls what is behind."""
         wait, actions = self.machine.params.answer_timeout_s, list[LearnerAction]()
         for duty in self.machine.duties:
             if duty.pulled_at is not None and now >= duty.pulled_at + wait:
                 duty.pulled_at = None
                 actions += self.pull(duty, now)
-        return actions
+        return actions + self.downlink.turn(now)
 
     def pull(self, duty: Duty, now: float) -> list[LearnerAction]:
         """Ask for the newest state of a fragment, unless that is under way."""
         epoch = self.machine.epoch  # a state of another one is no answer: after it nobody would ask again
         whole = any(update.full and update.stamp.epoch == epoch for update in duty.receiving.values())
         coming = duty.pulled_at is not None or whole
-        if coming or not takes_updates(self.machine):
+        if coming or self.machine.phase not in TAKES_UPDATES:
             return []
         duty.pulled_at = now
         self.machine.count("pulled")
         return [Send(key=SYNCER, message=Pull(fragment=duty.index))]
 
     def check(self, duty: Duty, version: int, now: float) -> list[LearnerAction]:
-        """A beat says which version there is: missing it for two beats, pull."""
+        """A beat says which version there is: missing it for two beats, pull; unless nothing comes by itself."""
+        left = self.downlink.beaten(duty, version, now)
+        if not self.downlink.listening:
+            return left
         behind = duty.progress.seen.epoch == self.machine.epoch and duty.tip.version < version
         if not behind:
             duty.behind = -1
@@ -80,6 +88,9 @@ class Inflow:
         """An update is announced, by broadcast or as the answer to a pull."""
         if update.full:
             duty.pulled_at = None
+        elif not self.downlink.announced(update, now):
+            return []
+        came(self.machine, now)
         if not duty.follows(update):
             if update.full or update.stamp <= duty.tip:
                 return []
@@ -99,6 +110,8 @@ class Inflow:
     def arrived(self, event: UpdateReady, now: float) -> list[LearnerAction]:
         """The body of an update is complete: it waits for its turn."""
         duty = self.machine.duties[event.update.fragment]
+        came(self.machine, now)
+        self.downlink.arrived(event.update, now)
         if duty.receiving.get(event.update.stamp) != event.update:
             return [Discard(update=event.update)]
         del duty.receiving[event.update.stamp]
@@ -135,6 +148,9 @@ class Inflow:
                 del duty.ready[stamp]
                 actions.append(Discard(update=update))
                 continue
+            if update.base not in (None, seen):
+                why = f"it is a delta to version {update.base.version}, adopted is {seen.version}"
+                return [*actions, *self._reject(duty, update, why, now)]
             duty.adoption, duty.prepared = adoption, False
             actions += self._prepare(duty)
         return actions
@@ -168,6 +184,28 @@ class Inflow:
         if duty.adoption is not None and duty.serial == event.serial:
             duty.prepared = True
         return []
+
+    def misfit(self, event: Misfit, now: float) -> list[LearnerAction]:
+        """What was worked out is not what was published."""
+        duty = self.machine.duties[event.fragment]
+        if duty.adoption is None or duty.serial != event.serial:
+            return []
+        update, _ = duty.ready[duty.adoption.stamp]
+        duty.adoption, duty.prepared = None, False
+        return self._reject(duty, update, event.reason, now)
+
+    def _reject(self, duty: Duty, update: Update, why: str, now: float) -> list[LearnerAction]:
+        """An update that does not fit goes, and the whole state is pulled; at leisure where this was the whole one."""
+        del duty.ready[update.stamp]
+        self.machine.count("misfit")
+        level = "warning" if self.machine.counts["misfit"] == 1 else "debug"
+        what = f"fragment {duty.index}: version {update.stamp.version} does not fit, and is pulled whole"
+        actions: list[LearnerAction] = [Note(what=what, why=why, level=level), Discard(update=update)]
+        if update.full:
+            duty.pulled_at = now  # asked again after `answer_timeout_s`, not at once: it would be the same
+        else:
+            actions += self.pull(duty, now)
+        return actions + self._next(duty, now)
 
     def adopt(self, now: float) -> list[LearnerAction]:
         """At a boundary: adopt every update that is prepared."""
@@ -208,3 +246,12 @@ class Inflow:
         duty.ready.clear()
         duty.adoption, duty.adopted, duty.pulled_at = None, None, None
         return [Discard(update=update) for update in updates]
+
+
+EVENTS: dict[type, Callable[[Any, Any, float], list[LearnerAction]]] = {
+    Prepared: lambda machine, event, now: machine.inflow.prepared(event),
+    Misfit: lambda machine, event, now: machine.inflow.misfit(event, now),
+    UpdateReady: lambda machine, event, now: machine.inflow.arrived(event, now),
+    UpdateLost: lambda machine, event, now: machine.inflow.lost(event, now),
+}
+"""What a learner machine hands on to its `inflow`."""

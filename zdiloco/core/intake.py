@@ -7,10 +7,11 @@ the oldest held one goes first, since its learner can cut again.
 
 from dataclasses import dataclass
 
+from zdiloco.core.bundles import Bundles
 from zdiloco.core.desk import Desk, FragmentDesk
-from zdiloco.core.machine import CancelFetch, Fetch, Free, Note, Screen, Screened, Send, SyncerAction
+from zdiloco.core.machine import CancelFetch, Fetch, Free, Note, Part, Screen, Screened, Send, SyncerAction
 from zdiloco.core.membership import CONTRIBUTING, Fleet, Member, MemberEvent, MemberState
-from zdiloco.core.messages import Ack, Contribution, Refused
+from zdiloco.core.messages import Ack, Bundle, Contribution, Refused
 from zdiloco.core.norms import Passed, absurd
 from zdiloco.core.ordered import Ordered
 from zdiloco.core.params import SyncParams
@@ -30,16 +31,17 @@ _TEXTS = {
 
 
 @dataclass(slots=True)
-class Incoming:
+class Coming:
     """A contribution that is not held yet. `fetched`: its bytes are here and it is being looked at.
 
-    `number`: the how many-th that came.
+    `number`: the how many-th that came. `bundle`: that whose body is awaited instead of its own.
     """
 
     message: Contribution
     number: int
     fetched: bool = False
     granted: bool = False
+    bundle: ContributionId | None = None
 
 
 class Intakes:
@@ -47,7 +49,7 @@ class Intakes:
 
     def __init__(self, params: SyncParams, desk: Desk, fleet: Fleet) -> None:
         self.params, self.desk, self.fleet = params, desk, fleet
-        self.incoming: dict[tuple[MemberKey, FragmentId], Incoming] = {}
+        self.incoming: dict[tuple[MemberKey, FragmentId], Coming] = {}
         self.offered = 0
         self._waiting: dict[tuple[MemberKey, FragmentId], int] = {}
         self._needs = Ordered()
@@ -57,6 +59,7 @@ class Intakes:
         self.refused: dict[str, int] = {}
         self.remarks: dict[str, int] = {}
         self.replaced = self.late = 0
+        self.bundles = Bundles(self)
 
     def offer(self, member: Member, message: Contribution, epoch: Epoch) -> list[SyncerAction]:
         """A contribution is offered, perhaps again: fetch it, or say what became of it."""
@@ -82,7 +85,7 @@ class Intakes:
         if under_way and message.seq < under_way.message.seq:
             return []
         if under_way and message.seq == under_way.message.seq:
-            again = under_way.granted and not under_way.fetched
+            again = under_way.granted and not under_way.fetched and under_way.bundle is None
             return [Fetch(key=key, message=under_way.message)] if again else []
         if under_way:
             self.replaced += 1
@@ -90,8 +93,9 @@ class Intakes:
         member = self.fleet.find(key)
         if member:
             self.desk.marked(member, message.fragment, message.cut_step)
+            member.codec = message.codec if self.desk.fragments[message.fragment].share else member.codec
         self.offered += 1
-        self.incoming[place] = Incoming(message=message, number=self.offered)
+        self.incoming[place] = Coming(message=message, number=self.offered)
         if not self._waiting and self.used_bytes + message.body.nbytes <= self.params.budget_bytes:
             return [*actions, self._grant(place)]
         self._wait(place, message.body.nbytes)
@@ -154,7 +158,7 @@ class Intakes:
         self.used_bytes += incoming.message.body.nbytes
         return Fetch(key=place[0], message=incoming.message)
 
-    def _take_out(self, place: tuple[MemberKey, FragmentId]) -> Incoming:
+    def _take_out(self, place: tuple[MemberKey, FragmentId]) -> Coming:
         self._wait_no_more(place)
         return self.incoming.pop(place)
 
@@ -168,12 +172,16 @@ class Intakes:
     def _send_back(self) -> list[SyncerAction]:
         held = [held for desk in self.desk for held in desk.intake.held.values()]
         oldest = min(held, key=self._place_in_queue)
-        place = (oldest.id.key, oldest.id.fragment)
+        return [action for one in [*self.bundles.others(oldest), oldest] for action in self._return(one)]
+
+    def _return(self, held: Held) -> list[SyncerAction]:
+        """A held contribution goes back to its learner, which can cut again."""
+        place = (held.id.key, held.id.fragment)
         self._sent_back[place] = self._sent_back.get(place, 0) + 1
-        desk = self.desk.fragments[oldest.id.fragment]
-        del desk.intake.held[oldest.id.key]
-        self.desk.place(desk, oldest.id.key)
-        return self._refuse(oldest.id.key, oldest.message, Refusal.BUDGET, _TEXTS[Refusal.BUDGET]) + self._free(oldest)
+        desk = self.desk.fragments[held.id.fragment]
+        del desk.intake.held[held.id.key]
+        self.desk.place(desk, held.id.key)
+        return self._refuse(held.id.key, held.message, Refusal.BUDGET, _TEXTS[Refusal.BUDGET]) + self._free(held)
 
     def _place_in_queue(self, held: Held) -> tuple[bool, int, bool, float]:
         key, rnd = held.id.key, self.desk.fragments[held.id.fragment].round
@@ -185,21 +193,27 @@ class Intakes:
         return member is not None and member.state is MemberState.QUARANTINED
 
     def _free(self, held: Held) -> list[SyncerAction]:
+        if self.bundles.of(held.id):
+            return self.bundles.free(held)
         self.used_bytes -= held.message.body.nbytes
         return [Free(id=held.id)]
 
-    def fetched(self, key: MemberKey, message: Contribution, epoch: Epoch) -> list[SyncerAction]:
+    def fetched(self, key: MemberKey, message: Contribution | Bundle, epoch: Epoch) -> list[SyncerAction]:
         """All bytes of a contribution are here: look at them, unless it has become void meanwhile."""
+        if isinstance(message, Bundle):
+            return self.bundles.fetched(key, message)
         incoming = self.incoming.get((key, message.fragment))
-        if incoming is None or incoming.message.seq != message.seq:
+        if incoming is None or incoming.message.seq != message.seq or incoming.bundle is not None:
             return [CancelFetch(key=key, message=message)]
         incoming.fetched = True
         return [Screen(id=_id_of(key, message), codec=message.codec)]
 
-    def lost(self, key: MemberKey, message: Contribution, reason: str) -> list[SyncerAction]:
+    def lost(self, key: MemberKey, message: Contribution | Bundle, reason: str) -> list[SyncerAction]:
         """The transfer was given up."""
+        if isinstance(message, Bundle):
+            return self.bundles.lost(key, message, reason)
         incoming = self.incoming.get((key, message.fragment))
-        if incoming is None or incoming.message.seq != message.seq:
+        if incoming is None or incoming.message.seq != message.seq or incoming.bundle is not None:
             return []
         self._take_out((key, message.fragment))
         self.used_bytes -= message.body.nbytes if incoming.granted else 0
@@ -207,6 +221,8 @@ class Intakes:
 
     def screened(self, event: Screened, epoch: Epoch, now: float) -> list[SyncerAction]:
         """The bytes were looked at: hold the contribution, or refuse it."""
+        if event.id.seq < 0:
+            return self.bundles.screened(event, epoch, now)
         key, place = event.id.key, (event.id.key, event.id.fragment)
         incoming = self.incoming.get(place)
         if incoming is None or incoming.message.seq != event.id.seq:
@@ -222,9 +238,15 @@ class Intakes:
         if refusal:
             self.used_bytes -= message.body.nbytes
             return [*self._refuse(key, message, refusal, text), Free(id=event.id), *self.make_room()]
-        return self._hold(held, now)
+        return [*self.hold(held, now), *self.make_room()]
 
-    def _hold(self, held: Held, now: float) -> list[SyncerAction]:
+    def taken(self, key: MemberKey, message: Contribution) -> None:
+        """A contribution is no longer on its way in, since it came in a bundle: its own bytes need no room."""
+        self._take_out((key, message.fragment))
+        self.used_bytes -= message.body.nbytes
+
+    def hold(self, held: Held, now: float) -> list[SyncerAction]:
+        """Hold one that is here and sound; its learner is told. The caller makes room when all that came are held."""
         desk = self.desk.fragments[held.id.fragment]
         late = desk.round is None or not desk.round.gathering or held.message.version < desk.round.version
         before = self.desk.arrived(held, now)
@@ -236,10 +258,16 @@ class Intakes:
             actions.append(Note(what=what, why=why, level="debug"))
         if before:
             self.replaced += 1
-            actions += self._free(before)
+            others = self.bundles.others(before)
+            actions += [action for other in others for action in self._return(other)] + self._free(before)
         merged = desk.intake.merged_seq(held.id.key)
         ack = Ack(fragment=held.id.fragment, held=held.id.seq, merged=merged)
-        return [*actions, Send(key=held.id.key, message=ack), *self.make_room()]
+        return [*actions, Send(key=held.id.key, message=ack)]
+
+    def close(self, desk: FragmentDesk, taken: list[tuple[Held, Passed]]) -> tuple[Part, ...]:
+        """A round closes with these: they are in the merge until it is made, or void. Returns its parts."""
+        self.in_merge[desk.index], parts = self.bundles.close(taken)
+        return parts
 
     def merged(self, desk: FragmentDesk) -> list[SyncerAction]:
         """The merge of this fragment is made: whoever is in it behaves, and its bytes are needed no more."""
@@ -301,6 +329,9 @@ class Intakes:
 
     def _let_go(self, place: tuple[MemberKey, FragmentId]) -> list[SyncerAction]:
         incoming = self._take_out(place)
+        if incoming.bundle is not None:
+            self.used_bytes -= incoming.message.body.nbytes
+            return self.bundles.broken(incoming.bundle, f"{place[0].name}'s contribution is void")
         if not incoming.granted:
             return []
         self.used_bytes -= incoming.message.body.nbytes

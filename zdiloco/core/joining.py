@@ -30,6 +30,8 @@ class LearnerPhase(StrEnum):
     """Makes steps, contributes and adopts."""
     ADRIFT = "adrift"
     """Trains on without the syncer, and says hello again."""
+    FINISHING = "finishing"
+    """The run is over: takes in the last values, then says goodbye."""
     LEAVING = "leaving"
     """Pushes what fits, then says goodbye."""
     STOPPED = "stopped"
@@ -45,6 +47,8 @@ class LearnerTurn(StrEnum):
     LOADED = "every fragment loaded"
     LOST = "syncer silent, unknown or new"
     OFFENDED = "its values cannot be merged"
+    OVER = "the run is over"
+    RESUMED = "the run goes on"
     LEAVE = "asked to leave"
 
 
@@ -70,6 +74,14 @@ TABLE: dict[tuple[LearnerPhase, LearnerTurn], LearnerPhase] = {
     (_P.ADRIFT, _T.OFFENDED): _P.HAILING,
     (_P.ADRIFT, _T.LEAVE): _P.LEAVING,
     (_P.HAILING, _T.OFFENDED): _P.HAILING,
+    (_P.HAILING, _T.OVER): _P.FINISHING,
+    (_P.DONATING, _T.OVER): _P.FINISHING,
+    (_P.RESTORING, _T.OVER): _P.FINISHING,
+    (_P.TRAINING, _T.OVER): _P.FINISHING,
+    (_P.ADRIFT, _T.OVER): _P.FINISHING,
+    (_P.FINISHING, _T.RESUMED): _P.ADRIFT,
+    (_P.FINISHING, _T.LOST): _P.HAILING,
+    (_P.FINISHING, _T.LEAVE): _P.LEAVING,
     (_P.LEAVING, _T.OFFENDED): _P.LEAVING,
 }
 
@@ -81,12 +93,17 @@ class Hail:
     due_at: float = float("-inf")
     wait_s: float = 0.0
     said: bool = False
+    warn_after_s: float = 60.0
 
     def next(self, now: float) -> None:
         """A hello goes out now."""
         self.said = self.wait_s > 0
         self.wait_s = min(HELLO_MOST_S, max(HELLO_FIRST_S, 2 * self.wait_s))
         self.due_at = now + self.wait_s
+
+    def may_repeat(self, now: float) -> bool:
+        """Whether the last hello is so old that the next one may be said at once, where a syncer asks for it."""
+        return now >= self.due_at - self.wait_s + HELLO_FIRST_S
 
     def reset(self) -> None:
         """Start again with short waits."""
@@ -115,7 +132,9 @@ def hello_of(learner: "LearnerMachine") -> Hello:
 
 def heartbeat_of(learner: "LearnerMachine") -> Heartbeat:
     """A learner's sign of life."""
-    return Heartbeat(epoch=NO_EPOCH if learner.watching else learner.epoch)
+    return Heartbeat(
+        epoch=NO_EPOCH if learner.watching else learner.epoch, listening=learner.inflow.downlink.listening
+    )
 
 
 def report_of(learner: "LearnerMachine") -> Report:

@@ -7,7 +7,10 @@ waits. `handle` takes one event, does what it asks for, then looks at what is du
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from zdiloco.core import finishing, lending
+from zdiloco.core.borrowing import Borrowing
 from zdiloco.core.duty import Duty, DutyEvent, DutyState
+from zdiloco.core.inflow import EVENTS as INFLOW_EVENTS
 from zdiloco.core.inflow import Inflow
 from zdiloco.core.joining import TABLE, Hail, LearnerPhase, LearnerTurn, heartbeat_of, hello_of, report_of
 from zdiloco.core.ledger import FragmentRow, row_of
@@ -23,7 +26,6 @@ from zdiloco.core.machine import (
     LearnerEvent,
     LeaveRequested,
     Note,
-    Prepared,
     Ready,
     Reborn,
     Received,
@@ -36,8 +38,6 @@ from zdiloco.core.machine import (
     StepDone,
     Stop,
     TimerDue,
-    UpdateLost,
-    UpdateReady,
 )
 from zdiloco.core.messages import (
     Ack,
@@ -53,9 +53,10 @@ from zdiloco.core.messages import (
     Update,
     Welcome,
 )
+from zdiloco.core.moves import moved
 from zdiloco.core.outflow import Outflow
 from zdiloco.core.params import LearnerParams, SyncParams
-from zdiloco.core.watching import fetch_last, still_comes, takes_updates
+from zdiloco.core.solitude import alone
 from zdiloco.errors import MachineError
 from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Stamp
 
@@ -81,17 +82,15 @@ class LearnerMachine:
         self.run_id = ""
         self.epoch: Epoch = NO_EPOCH
         self.global_progress = 0.0
-        self.step = self.trained_tokens = 0
-        self.steps_since_join = 0
+        self.step = self.trained_tokens = self.steps_since_join = 0
         self.duties = [Duty(index) for index in range(len(shares))]
-        self.inflow = Inflow(self)
-        self.outflow = Outflow(self)
+        self.inflow, self.outflow = Inflow(self), Outflow(self)
+        self.borrowing, self.lending = Borrowing(self), lending.Lending(self)
         self.hail = Hail()
         self.reported_at = self.beat_at = self.heard_at = float("-inf")
-        self.reseed = ""
+        self.reseed = self.leave_reason = ""
         self.farewell: Farewell | None = None
         self.leave_ends = float("inf")
-        self.leave_reason = ""
         self.counts: dict[str, int] = {}
 
     # ---- the contract
@@ -114,9 +113,10 @@ class LearnerMachine:
         if self.phase is _P.STOPPED:
             return None
         due = [self.beat_at + self.sync.beat_every_s, self.inflow.deadline(), self.outflow.deadline()]
+        due.append(self.borrowing.deadline())
         if self.phase in (_P.HAILING, _P.ADRIFT):
             due.append(self.hail.due_at)
-        elif self.phase is not _P.LEAVING:
+        elif self.phase not in (_P.FINISHING, _P.LEAVING):
             due.append(self.heard_at + self.params.silent_after_s)
         if self.phase is _P.LEAVING:
             due.append(self.leave_ends)
@@ -152,11 +152,11 @@ class LearnerMachine:
         return self._boundary(event, now) + self._report(now)
 
     def _boundary(self, event: StepDone | Boundary, now: float) -> list[LearnerAction]:
-        if self.reseed:
+        if self.reseed and self.phase is not _P.FINISHING:
             return self._start_over()
         actions = self.inflow.adopt(now)
         if self.phase is _P.RESTORING and self.ready and all(d.progress.seen.epoch == self.epoch for d in self.duties):
-            self._move(_T.LOADED)
+            self.move(_T.LOADED)
             self.steps_since_join = 0
             for duty in self.duties:
                 if duty.reset:  # judged while there was no work yet: from here on a step may come before it
@@ -168,7 +168,9 @@ class LearnerMachine:
             actions += self.outflow.answer(now)
         elif self.phase is _P.LEAVING:
             actions += self.outflow.push_rest(now)
-        return actions
+        elif self.phase is _P.FINISHING:
+            actions += finishing.boundary(self)
+        return [*actions, *self.borrowing.boundary(now), *self.lending.boundary()]
 
     def _drop_old(self) -> list[LearnerAction]:
         actions: list[LearnerAction] = []
@@ -193,9 +195,9 @@ class LearnerMachine:
             self.count("dropped")
             seqs = tuple(sorted({*duty.progress.sent, *duty.progress.kept}))
             actions += [Drop(fragment=duty.index), Forget(fragment=duty.index, seqs=seqs), *self.inflow.clear(duty)]
-        self._move(_T.OFFENDED)
+        self.move(_T.OFFENDED)
         if self.phase is _P.LEAVING:  # nothing of it can be merged any more: it goes, as the incarnation that it is
-            return [*actions, Note(what="has nothing left to push", why=why, level="warning"), *self._goodbye()]
+            return [*actions, Note(what="has nothing left to push", why=why, level="warning"), *self.goodbye()]
         self.outflow.clear()
         self.hail.hold()
         return [*actions, Note(what="starts over", why=why, level="warning"), Reincarnate(reason=why)]
@@ -204,7 +206,7 @@ class LearnerMachine:
         self.key = MemberKey(self.key.name, event.incarnation)
         self.duties = [Duty(index) for index in range(len(self.shares))]
         self.trained_tokens = self.step = 0
-        return self._say_hello(now)
+        return self.borrowing.begin() + self.lending.end() + self._say_hello(now)
 
     def _report(self, now: float) -> list[LearnerAction]:
         early = not self.outflow.contributed or now - self.reported_at >= self.sync.report_every_s
@@ -229,7 +231,7 @@ class LearnerMachine:
     def _donate(self, message: Donate, now: float) -> list[LearnerAction]:
         if self.phase is not _P.HAILING or self.ready or self.watching:
             return []
-        self._move(_T.ASKED)
+        self.move(_T.ASKED)
         note = Note(what="donates the initial values", why="this run has none yet")
         return [note, SendLayout(), *(SendInitial(fragment=duty.index) for duty in self.duties)]
 
@@ -238,41 +240,48 @@ class LearnerMachine:
             self.epoch, self.reseed = NO_EPOCH, f"the run goes on from epoch {message.epoch.counter}, which is older"
         if message.epoch < self.epoch or self.phase is _P.LEAVING or self.reseed:
             return []
+        if self.phase is _P.FINISHING and message.epoch == self.epoch:
+            return finishing.ask(self, now)
         if len(message.versions) != len(self.duties):
             counts = f"{len(message.versions)} fragments, this model {len(self.duties)}"
-            return self._stop(f"the syncer has {counts}: set sync.num_fragments alike", 2)
+            return self.stop(f"the syncer has {counts}: set sync.num_fragments alike", 2)
         again = message.epoch == self.epoch and self.phase in (_P.TRAINING, _P.RESTORING)
         if again:
             return []
-        self._move(_T.WELCOMED_BACK if self.phase is _P.ADRIFT else _T.WELCOMED)
+        over = finishing.resumed(self, message.epoch) if self.phase is _P.FINISHING else []
+        self.move(_T.WELCOMED_BACK if self.phase is _P.ADRIFT else _T.WELCOMED)
         if message.epoch != self.epoch:
             for duty in self.duties:
                 duty.version = duty.declined = 0  # a successor may have gone back: its versions start lower
         self.epoch, self.run_id = message.epoch, message.run_id
         self.global_progress = max(self.global_progress, message.progress)
         note = Note(what=f"welcomed as member {message.order}", why=f"epoch {self.epoch.counter} of {self.run_id}")
-        actions: list[LearnerAction] = [note]
+        actions: list[LearnerAction] = [*over, note]
         for duty, version in zip(self.duties, message.versions, strict=True):
             if duty.progress.seen.epoch != self.epoch or version > duty.tip.version:
                 if duty.way:  # of another epoch: it will not be taken
                     self.outflow.uplink.end(duty.index, duty.settle())
-                actions += self.inflow.pull(duty, now)
+                actions += self.inflow.downlink.welcomed(duty, version, now)
         return actions
 
     def _unwelcome(self, message: Unwelcome, now: float) -> list[LearnerAction]:
         if message.fatal:
-            return self._stop(message.text, 3 if message.reason == "replaced" else 2, message.reason)
+            return self.stop(message.text, 3 if message.reason == "replaced" else 2, message.reason)
+        if message.reason == "unknown" and self.phase in (_P.ADRIFT, _P.FINISHING):
+            return self._say_hello(now) if self.hail.may_repeat(now) else []
         if message.reason == "unknown" and self.phase in (_P.TRAINING, _P.RESTORING, _P.DONATING):
-            self._move(_T.LOST)
+            self.move(_T.LOST)
             return [Note(what="says hello again", why=message.text), *self._say_hello(now)]
         return [Note(what="waits for the syncer", why=message.text, level="debug" if self.hail.said else "info")]
 
     def _beat(self, message: Beat, now: float) -> list[LearnerAction]:
         self.global_progress = max(self.global_progress, message.progress)
         if message.epoch > self.epoch and self.phase in (_P.TRAINING, _P.RESTORING, _P.DONATING):
-            self._move(_T.LOST)
+            self.move(_T.LOST)
             why = f"a syncer of epoch {message.epoch.counter} beats, ours was {self.epoch.counter}"
             return [Note(what="says hello again", why=why), *self._say_hello(now)]
+        if message.epoch > self.epoch and self.phase is _P.FINISHING:
+            return [*finishing.resumed(self, message.epoch), *self._say_hello(now)]
         if message.epoch != self.epoch or self.phase not in (_P.TRAINING, _P.RESTORING):
             return []
         actions: list[LearnerAction] = []
@@ -298,7 +307,7 @@ class LearnerMachine:
 
     def _update(self, message: Update, now: float) -> list[LearnerAction]:
         duty = self.duty(message.fragment)
-        if duty is None or message.stamp.epoch != self.epoch or not takes_updates(self):
+        if duty is None or message.stamp.epoch != self.epoch or self.phase not in finishing.TAKES_UPDATES:
             return []
         return self.inflow.offered(duty, message, now)
 
@@ -307,14 +316,6 @@ class LearnerMachine:
         if duty is None or duty.adopted is None or self.watching:
             return []
         return [SendHandback(fragment=duty.index, stamp=duty.progress.seen, map_=tuple(duty.map.values()))]
-
-    def _farewell(self, message: Farewell, now: float) -> list[LearnerAction]:
-        if message.epoch < self.epoch or self.phase is _P.LEAVING:
-            return []
-        self.farewell = message
-        self.global_progress = max(self.global_progress, float(message.finished))
-        ends = now + self.sync.drain_s if self.watching else now  # so long the syncer serves it
-        return [*self._take_leave(message.reason, message.finished, now, ends), *fetch_last(self, now)]
 
     # ---- arriving, leaving, time
 
@@ -328,26 +329,25 @@ class LearnerMachine:
 
     def _leave(self, event: LeaveRequested, now: float) -> list[LearnerAction]:
         if self.phase is _P.LEAVING:
-            return self._goodbye()
-        if self.phase not in (_P.TRAINING, _P.ADRIFT):
-            return self._stop(event.reason, 0)
-        return self._take_leave(event.reason, False, now, now + LEAVE_S)
+            return self.goodbye()
+        if self.phase not in (_P.TRAINING, _P.ADRIFT, _P.FINISHING):
+            return self.stop(event.reason, 0)
+        pushes = self.phase is _P.TRAINING
+        self.move(_T.LEAVE)
+        self.leave_reason, self.leave_ends = event.reason, now + LEAVE_S if pushes else now
+        return [Note(what="leaves", why=event.reason), Finish(reason=event.reason, finished=False)]
 
-    def _take_leave(self, reason: str, finished: bool, now: float, ends: float) -> list[LearnerAction]:
-        adrift = self.phase is _P.ADRIFT
-        self._move(_T.LEAVE)
-        self.leave_reason, self.leave_ends = reason, now if adrift else ends
-        return [Note(what="leaves", why=reason), Finish(reason=reason, finished=finished)]
-
-    def _goodbye(self) -> list[LearnerAction]:
+    def goodbye(self, code: int = 0) -> list[LearnerAction]:
+        """Say goodbye and stop, with this exit code."""
         goodbye = Goodbye(
             reason=self.leave_reason, trained_tokens=self.trained_tokens,
             left_tokens=self.weighed("unmerged"), dropped_tokens=max(0.0, self.weighed("dropped")),
         )  # fmt: skip
         last = [] if self.watching else [Send(key=SYNCER, message=report_of(self))]  # the last one is perhaps old
-        return [*last, Send(key=SYNCER, message=goodbye), *self._stop(self.leave_reason, 0)]
+        return [*last, Send(key=SYNCER, message=goodbye), *self.stop(self.leave_reason, code)]
 
-    def _stop(self, reason: str, code: int, word: str = "") -> list[LearnerAction]:
+    def stop(self, reason: str, code: int, word: str = "") -> list[LearnerAction]:
+        """Stop at once, with this exit code."""
         self.phase = _P.STOPPED
         finish = Finish(reason=reason, finished=bool(self.farewell and self.farewell.finished))
         return [finish, Stop(reason=reason, exit_code=code, word=word)]
@@ -357,40 +357,39 @@ class LearnerMachine:
             return []
         actions: list[LearnerAction] = []
         if self.phase in (_P.TRAINING, _P.RESTORING, _P.DONATING) and now >= self.heard_at + self.params.silent_after_s:
-            self._move(_T.LOST)
+            self.move(_T.LOST)
             self.hail.reset()
             why = f"nothing heard for {now - self.heard_at:.1f} s"
             note = Note(what="the syncer is silent", why=why, level="warning")
             actions += [note, *self._say_hello(now)]
         elif self.phase in (_P.HAILING, _P.ADRIFT) and now >= self.hail.due_at:
-            actions += self._say_hello(now)
+            actions += [*self._say_hello(now), *alone(self, now)]
         if now >= self.beat_at + self.sync.beat_every_s:
             self.beat_at = now
             actions.append(Send(key=SYNCER, message=heartbeat_of(self)))
-        actions += self.outflow.turn(now) + self.inflow.turn(now)
-        if self.phase is _P.LEAVING:
-            waiting = any(duty.state is DutyState.SENT or still_comes(self, duty) for duty in self.duties)
+        actions += self.outflow.turn(now) + self.inflow.turn(now) + self.borrowing.turn(now)
+        if self.phase is _P.FINISHING:
+            actions += finishing.turn(self, now)
+        elif self.phase is _P.LEAVING:
+            waiting = any(duty.state is DutyState.SENT for duty in self.duties)
             if now >= self.leave_ends or (not waiting and self.outflow.is_pushed()):
-                actions += self._goodbye()
+                actions += self.goodbye()
         return actions
 
-    def _move(self, turn: LearnerTurn) -> None:
-        if (self.phase, turn) not in TABLE:
-            raise MachineError(f"learner: {turn} while {self.phase}")
-        self.phase = TABLE[self.phase, turn]
+    def move(self, turn: LearnerTurn) -> None:
+        """Go where TABLE says; anything else is our mistake."""
+        self.phase = moved(TABLE, self.phase, turn, "learner")
 
     _MESSAGES: ClassVar[dict[type, Callable[..., list[LearnerAction]]]] = {
         Donate: _donate, Welcome: _welcome, Unwelcome: _unwelcome, Beat: _beat, Call: _call, Update: _update,
-        HandbackRequest: _handback_request, Farewell: _farewell,
+        HandbackRequest: _handback_request, Farewell: finishing.begin, **lending.MESSAGES,
         Ack: lambda self, message, now: self.outflow.ack(message, now),
         Refused: lambda self, message, now: self.outflow.refused(message, now),
     }  # fmt: skip
     _EVENTS: ClassVar[dict[type, Callable[[Any, Any, float], list[LearnerAction]]]] = {
         TimerDue: lambda self, event, now: [], Started: _started, StepDone: _step_done, Boundary: _boundary,
-        Reborn: _reborn, LeaveRequested: _leave,
+        Reborn: _reborn, LeaveRequested: _leave, **lending.EVENTS, **finishing.EVENTS,
         Encoded: lambda self, event, now: self.outflow.encoded(event, now),
         ContributionLost: lambda self, event, now: self.outflow.lost(event, now),
-        Prepared: lambda self, event, now: self.inflow.prepared(event),
-        UpdateReady: lambda self, event, now: self.inflow.arrived(event, now),
-        UpdateLost: lambda self, event, now: self.inflow.lost(event, now),
+        **INFLOW_EVENTS,
     }  # fmt: skip

@@ -31,12 +31,17 @@ class Boundary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """The snapshot of contribution `seq` lies encoded."""
+    """The snapshot of contribution `seq` lies encoded.
+
+    `encode_s`: what that took; `link_bytes_s`: bytes per second that the link up takes, as far as is known (0: not).
+    """
 
     fragment: FragmentId
     seq: int
     codec: str
     body: Body
+    encode_s: float = 0.0
+    link_bytes_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +60,25 @@ class UpdateLost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkArrived:
+    """Bytes have come that were not here before, of whatever body. Only wanted where the run is over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """The change of an update is worked out; it can be added at the next boundary. `serial`: that of its `Prepare`."""
 
     fragment: FragmentId
     serial: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Misfit:
+    """What a `Prepare` (its `serial`) made of an update is not what was published, and `reason` says how that shows."""
+
+    fragment: FragmentId
+    serial: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,17 +104,19 @@ class Reborn:
 class Snapshot:
     """Now, at this boundary: copy the fragment's values; then, elsewhere, encode reference - values.
 
-    Keep the encoded bytes under `seq` until `Forget`. Answered by `Encoded`. Only returned at a boundary.
+    Keep the encoded bytes under `seq` until `Forget`. Answered by `Encoded`. Only returned at a boundary. `codec`: to
+    encode in; empty: as the settings say.
     """
 
     fragment: FragmentId
     seq: int
     why: str
+    codec: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepare:
-    """Work out, elsewhere, how the values change when this update is adopted. Answered by `Prepared`.
+    """Work out, elsewhere, how the values change when this update is adopted. Answered by `Prepared` or `Misfit`.
 
     With u = values - R and û(s) = what the kept bytes of seq s decode to (as work, so with the sign of u):
     values <- Theta' + keep * (u - û(subtract) + Σ û(restore)); with `reset`: values <- Theta' bit for bit, and u is
@@ -140,6 +161,13 @@ class Receive:
 
     update: Update
     broadcast: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listen:
+    """Listen to the broadcast of bodies from now on (`on`), or leave it, with all of it that has not come yet."""
+
+    on: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,6 +37,10 @@ class Fates(NamedTuple):
         """What the books do not explain: trained minus all its fates. Zero, or the run has lost or doubled work."""
         return self.trained - (self.merged + self.unmerged + self.lost + self.dropped + self.left)
 
+    def rounded(self) -> dict[str, float]:
+        """Every term by its word, to a thousandth of a token: how weighted sums are told in JSON."""
+        return {word: round(value, 3) for word, value in self._asdict().items()}
+
 
 def row_of(progress: LearnerProgress) -> FragmentRow:
     """The row that a learner writes down for one fragment."""

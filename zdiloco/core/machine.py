@@ -15,6 +15,9 @@ from zdiloco.core.learner_words import (
     Boundary as Boundary,
 )
 from zdiloco.core.learner_words import (
+    ChunkArrived as ChunkArrived,
+)
+from zdiloco.core.learner_words import (
     ContributionLost as ContributionLost,
 )
 from zdiloco.core.learner_words import (
@@ -31,6 +34,12 @@ from zdiloco.core.learner_words import (
 )
 from zdiloco.core.learner_words import (
     Forget as Forget,
+)
+from zdiloco.core.learner_words import (
+    Listen as Listen,
+)
+from zdiloco.core.learner_words import (
+    Misfit as Misfit,
 )
 from zdiloco.core.learner_words import (
     Prepare as Prepare,
@@ -73,6 +82,42 @@ from zdiloco.core.learner_words import (
 )
 from zdiloco.core.learner_words import (
     UpdateReady as UpdateReady,
+)
+from zdiloco.core.loan_words import (
+    CopyInner as CopyInner,
+)
+from zdiloco.core.loan_words import (
+    DropLoan as DropLoan,
+)
+from zdiloco.core.loan_words import (
+    EndLending as EndLending,
+)
+from zdiloco.core.loan_words import (
+    InnerSeen as InnerSeen,
+)
+from zdiloco.core.loan_words import (
+    LendFailed as LendFailed,
+)
+from zdiloco.core.loan_words import (
+    LoanHere as LoanHere,
+)
+from zdiloco.core.loan_words import (
+    LoanLost as LoanLost,
+)
+from zdiloco.core.loan_words import (
+    LoanReady as LoanReady,
+)
+from zdiloco.core.loan_words import (
+    LookInner as LookInner,
+)
+from zdiloco.core.loan_words import (
+    OfferLoan as OfferLoan,
+)
+from zdiloco.core.loan_words import (
+    ReceiveLoan as ReceiveLoan,
+)
+from zdiloco.core.loan_words import (
+    TakeInner as TakeInner,
 )
 from zdiloco.core.messages import Message
 from zdiloco.core.syncer_words import (
@@ -226,15 +271,16 @@ SyncerEvent = (
 )  # fmt: skip
 SyncerAction = (
     Send | Note | Stop | Broadcast | Fetch | CancelFetch | TakeLayout | TakeInitial | TakeHandback | Screen | Merge
-    | Restamp | Free | Publish | Serve | ServeStatus | Save
+    | Restamp | Free | Publish | Serve | ServeStatus | Save | OfferLoan
 )  # fmt: skip
 LearnerEvent = (
     Received | TimerDue | LeaveRequested | Started | StepDone | Boundary | Encoded | UpdateReady | UpdateLost | Prepared
-    | ContributionLost | Reborn
+    | Misfit | ContributionLost | Reborn | InnerSeen | LoanReady | LendFailed | LoanHere | LoanLost | ChunkArrived
 )  # fmt: skip
 LearnerAction = (
     Send | Note | Stop | Snapshot | Prepare | Adopt | Drop | Forget | Receive | Discard | SendLayout | SendInitial
-    | SendHandback | Reincarnate | Ready | Finish
+    | SendHandback | Reincarnate | Ready | Finish | LookInner | CopyInner | EndLending | ReceiveLoan | TakeInner
+    | DropLoan | Listen
 )  # fmt: skip
 
 

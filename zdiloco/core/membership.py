@@ -10,9 +10,9 @@ from enum import StrEnum
 
 from zdiloco.core.grace import Average
 from zdiloco.core.moments import Moments
+from zdiloco.core.moves import moved
 from zdiloco.core.ordered import Ordered
 from zdiloco.core.params import SyncParams
-from zdiloco.errors import MachineError
 from zdiloco.units import FragmentId, MemberKey
 
 
@@ -91,6 +91,7 @@ class Member:
     state: MemberState
     heard_at: float
     watching: bool = False
+    listening: bool = True
     step: int = 0
     step_at: float = 0.0
     first_step: int | None = None
@@ -105,6 +106,7 @@ class Member:
     left_tokens: float = 0.0
     merged_tokens: float = 0.0
     rounds: int = 0
+    codec: str = ""
     staleness: Average = field(default_factory=lambda: Average(0.125))
     refused: dict[str, int] = field(default_factory=dict)
     remarks: dict[str, int] = field(default_factory=dict)
@@ -113,9 +115,7 @@ class Member:
 
     def move(self, event: MemberEvent, why: str) -> None:
         """Go where TABLE says; anything else is our mistake."""
-        if (self.state, event) not in TABLE:
-            raise MachineError(f"member {self.key.name}: {event} while {self.state}")
-        self.state, self.why = TABLE[self.state, event], why
+        self.state, self.why = moved(TABLE, self.state, event, f"member {self.key.name}"), why
         if self.moved:
             self.moved(self)
 

@@ -6,6 +6,7 @@ bounds. Everything of a size that depends on the model or the fleet travels as a
 
 from dataclasses import dataclass
 
+from zdiloco.core.body import Body as Body
 from zdiloco.core.bounds import (
     MAX_COUNT,
     MAX_NAME,
@@ -16,24 +17,14 @@ from zdiloco.core.bounds import (
     check_stamps,
     check_text,
 )
+from zdiloco.core.bundle_messages import Bundle as Bundle
+from zdiloco.core.bundle_messages import Bundled as Bundled
+from zdiloco.core.bundle_messages import Unbundled as Unbundled
+from zdiloco.core.loan_messages import Borrow as Borrow
+from zdiloco.core.loan_messages import Lend as Lend
+from zdiloco.core.loan_messages import Loan as Loan
+from zdiloco.core.loan_messages import LoanOver as LoanOver
 from zdiloco.units import MAX_FRAGMENTS, NO_EPOCH, Epoch, FragmentId, Stamp
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Body:
-    """The bytes of a message that travel in chunks; `digest` is taken over the chunk checksums.
-
-    `transfer` names them among everything the sender has under way."""
-
-    transfer: str
-    nbytes: int
-    chunk_bytes: int
-    digest: int
-
-    def __post_init__(self) -> None:
-        check_text(self, transfer=MAX_NAME * 2)
-        check_range(self, nbytes=(0, MAX_COUNT), chunk_bytes=(1, 2**23), digest=(0, 2**64 - 1))
-
 
 # ---- learner to syncer, control road
 
@@ -83,9 +74,11 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat:
-    """A learner lives, whatever its training thread does. `epoch` is the highest one it has seen."""
+    """A learner lives, whatever its training thread does. `epoch` is the highest one it has seen; `listening`: it takes
+    the bodies of updates from the broadcast, and does not pull them."""
 
     epoch: Epoch
+    listening: bool = True
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
@@ -118,6 +111,10 @@ class Contribution:
         check_stamps(self, self.stamp)
 
 
+UPLINK_BUSY = "uplink busy"
+"""How the reason of a decline begins where the link is what is short; a syncer that adapts counts these alone."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decline:
     """A learner cannot answer the call of this round now. `eta_s`: in how many seconds it may, as far as it knows."""
@@ -140,6 +137,11 @@ class Pull:
 
     def __post_init__(self) -> None:
         check_range(self, fragment=(0, MAX_FRAGMENTS - 1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """At the end of a run: since the last receipt bytes have come, of whatever body; the link is busy, not dead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,9 +199,13 @@ class Goodbye:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusQuery:
-    """Anybody asks how the run is, or (`layout`) for its layout; answered by a `Status`, also to strangers."""
+    """Anybody asks how the run is, or (`layout`) for its layout; answered by a `Status`, also to strangers.
+
+    `relay`: a relay on the way answers for itself, and passes nothing on.
+    """
 
     layout: bool = False
+    relay: bool = False
 
 
 # ---- syncer to learner, control road
@@ -299,7 +305,8 @@ class Update:
     """The published value of a fragment. Its body is the value (`value_bytes`, in `codec`), then the record.
 
     The record names what was merged from whom in this one version; when `full`, the sums of everybody, so that it may
-    be adopted on top of any older state.
+    be adopted on top of any older state. `base`: the state to which the value is a delta (None: it is the whole value,
+    as it always is when `full`). `value_digest` is that of the whole value, and nothing else may be adopted.
     """
 
     fragment: FragmentId
@@ -308,11 +315,15 @@ class Update:
     codec: str
     value_bytes: int
     body: Body
+    value_digest: int = 0
+    base: Stamp | None = None
 
     def __post_init__(self) -> None:
-        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), value_bytes=(0, MAX_COUNT))
+        check_range(self, fragment=(0, MAX_FRAGMENTS - 1), value_bytes=(0, MAX_COUNT), value_digest=(0, 2**64 - 1))
         check_text(self, codec=MAX_NAME)
-        check_stamps(self, self.stamp)
+        check_stamps(self, self.stamp, *([self.base] if self.base else []))
+        if self.base and (self.full or self.base >= self.stamp):
+            raise ValueError(f"Update.base is {self.base}: allowed is a state before {self.stamp}, and none when full")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -365,6 +376,6 @@ class Status:
 Message = (
     Hello | Report | Heartbeat | Contribution | Decline | Pull | LayoutOffer | InitialOffer | Handback | Goodbye
     | StatusQuery | Welcome | Unwelcome | Donate | HandbackRequest | Ack | Refused | Call | Update | Beat | Farewell
-    | Status
+    | Status | Borrow | Lend | Loan | LoanOver | Receipt | Bundle | Unbundled
 )  # fmt: skip
 """Everything that one machine says to another."""

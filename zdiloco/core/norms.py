@@ -80,6 +80,10 @@ class Norms:
         self._seen = {name: seen for name, seen in self._seen.items() if seen.version > version - MEMORY}
         return passed
 
+    def would(self, taken: Sequence[Held], version: int, factor: float, living: Set[str]) -> list[Passed]:
+        """What `judge` would say now; nothing is remembered."""
+        return Norms(dict(self._seen)).judge(taken, version, factor, living)
+
     def _usual(self, name: str, rates: dict[str, float], ordered: Sequence[float]) -> float | None:
         """Norm per root of steps that is usual among all but this one; None: there is nothing to compare with.
 

@@ -6,6 +6,7 @@ cut in time is declined, once. The encoded bytes stay until the fate of the cont
 
 from typing import TYPE_CHECKING
 
+from zdiloco.core.codec_choice import CodecChoice
 from zdiloco.core.duty import Duty, DutyEvent, DutyState
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.machine import (
@@ -18,7 +19,7 @@ from zdiloco.core.machine import (
     Send,
     Snapshot,
 )
-from zdiloco.core.messages import Ack, Contribution, Decline, Refused
+from zdiloco.core.messages import UPLINK_BUSY, Ack, Contribution, Decline, Refused
 from zdiloco.core.progress import Refusal
 from zdiloco.core.uplink import Uplink
 
@@ -40,6 +41,7 @@ class Outflow:
     def __init__(self, machine: "LearnerMachine") -> None:
         self.machine = machine
         self.params = machine.params
+        self.codec = CodecChoice() if self.params.codec == "auto" else None
         self.clear()
 
     def clear(self) -> None:
@@ -69,7 +71,7 @@ class Outflow:
             elif why is None and self.uplink.soon(now, put_off):
                 put_off += 1
             elif duty.declined != duty.version:
-                why = why or f"uplink busy with {len(self.uplink.under_way)}"
+                why = why or f"{UPLINK_BUSY} with {len(self.uplink.under_way)}"
                 duty.declined = duty.version
                 self.machine.count("declined")
                 decline = Decline(fragment=duty.index, version=duty.version, reason=why, eta_s=self.uplink.eta_s(now))
@@ -97,10 +99,23 @@ class Outflow:
         old = sorted(set(duty.progress.sent) - set(duty.progress.kept))[:-MOST_UNSETTLED]
         for seq in old:
             del duty.progress.sent[seq]
-        return [*self.forget(duty, tuple(old)), Snapshot(fragment=duty.index, seq=cut.seq, why=why)]
+        codec = self.codec.codec if self.codec else ""
+        return [*self.forget(duty, tuple(old)), Snapshot(fragment=duty.index, seq=cut.seq, why=why, codec=codec)]
 
     def encoded(self, event: Encoded, now: float) -> list[LearnerAction]:
-        """A snapshot lies encoded: offer it."""
+        """A snapshot lies encoded: offer it, and see whether the next one is to be encoded otherwise."""
+        return [*self._offer(event, now), *self._judge_codec(event)]
+
+    def _judge_codec(self, event: Encoded) -> list[LearnerAction]:
+        if self.codec is None:
+            return []
+        self.codec.encoded(event.codec, event.body.nbytes, self.machine.shares[event.fragment], event.encode_s)
+        before, machine = self.codec.codec, self.machine
+        why = self.codec.judge(event.link_bytes_s, machine.step, machine.sync.sync_period, self.uplink.step_s)
+        what = f"encodes contributions in {self.codec.codec}, no longer in {before}"
+        return [Note(what=what, why=why)] if why else []
+
+    def _offer(self, event: Encoded, now: float) -> list[LearnerAction]:
         duty = self.machine.duties[event.fragment]
         cut = duty.progress.sent.get(event.seq)
         if duty.way != event.seq or cut is None or cut.void:
@@ -183,13 +198,16 @@ class Outflow:
         return [Forget(fragment=duty.index, seqs=seqs)] if seqs else []
 
     def push_rest(self, now: float) -> list[LearnerAction]:
-        """Leaving: cut whatever is not under way yet, whether called or not; it is held for the next round."""
+        """Leaving: cut whatever is not under way yet, whether called or not; it is held for the next round.
+
+        Not what would be refused again: one cut after the other would push out the bytes of one that was merged.
+        """
         actions: list[LearnerAction] = []
         if now >= self.machine.leave_ends or self.machine.farewell:
             return actions
         for duty in self.machine.duties:
             idle = duty.state in (DutyState.IDLE, DutyState.CALLED) and duty.adoption is None
-            if idle and duty.progress.steps > 0 and duty.progress.tokens > 0:
+            if idle and not duty.must_follow and duty.progress.steps > 0 and duty.progress.tokens > 0:
                 actions += self._cut(duty, now, "the learner leaves")
         return actions
 

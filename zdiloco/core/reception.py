@@ -20,8 +20,8 @@ from zdiloco.core.machine import (
     SyncerAction,
     Unusable,
 )
-from zdiloco.core.membership import MemberState
-from zdiloco.core.messages import Goodbye, Handback, Hello, Unwelcome, Welcome
+from zdiloco.core.membership import Member, MemberState
+from zdiloco.core.messages import Goodbye, Handback, Heartbeat, Hello, Unwelcome, Welcome
 from zdiloco.core.progress import Intake
 from zdiloco.core.start import Donation, KnownState, Recovery, SyncerPhase, SyncerTurn, wait
 from zdiloco.units import Epoch, MemberKey, Stamp, run_name_in
@@ -62,7 +62,14 @@ class Reception:
             highest=known.epoch,
             best=list(known.stamps),
             maps=list(known.maps),
+            expected={key.name for key in known.live},
+            gone_after_s=self.syncer.params.gone_after_s,
         )
+
+    @property
+    def waiting(self) -> dict[MemberKey, Hello]:
+        """Who waits for the first manifest of an epoch."""
+        return self.recovery.waiting if self.recovery else self.donation.waiting
 
     def know_layout(self, numels: Sequence[int], shares: Sequence[float]) -> None:
         """The fragments are known; the budget must hold K contributions of the largest one, else the process stops."""
@@ -98,19 +105,22 @@ class Reception:
     def judge_recovery(self, now: float) -> list[SyncerAction]:
         """When the fleet has been asked for long enough: go on from the newest state of every fragment."""
         recovery = self.recovery
-        if recovery is None or not recovery.over(now):
+        if recovery is None:
             return []
+        asks = recovery.judge_silence(now)
+        if not recovery.over(now):
+            return asks
         for desk, map_ in zip(self.syncer.desk, recovery.maps, strict=True):
             desk.intake = Intake(map_)
         self.syncer.count_merged()
         versions = [stamp.version for stamp in recovery.best]
         note = Note(what="recovered", why=f"the newest of disk and fleet, {len(recovery.waiting)} members heard")
-        return [note, *self.seal(SyncerTurn.WAITED, recovery.next_epoch(self.syncer.ident), versions)]
+        return [*asks, note, *self.seal(SyncerTurn.WAITED, recovery.next_epoch(self.syncer.ident), versions)]
 
     def sealed(self, now: float) -> list[SyncerAction]:
         """The epoch is durable: whoever waits is welcome."""
         self.syncer.move(SyncerTurn.SEALED)
-        waiting = self.donation.waiting if self.recovery is None else self.recovery.waiting
+        waiting = self.waiting
         self.donation, self.recovery = Donation(), None
         begins = f"epoch {self.syncer.epoch.counter} begins"
         actions: list[SyncerAction] = [Note(what=begins, why="its manifest is durable")]
@@ -119,6 +129,11 @@ class Reception:
         self.syncer.beat_at = now
         return actions + self.syncer.waiting.look()
 
+    def lives(self, member: Member, message: Heartbeat) -> list[SyncerAction]:
+        """A member says that it lives, and whether it listens, for the status."""
+        member.listening = message.listening
+        return []
+
     def hello(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:
         """A process introduces itself: welcome it, tell it to wait and why, or turn it away."""
         refusal = self._check_hello(key, hello)
@@ -126,7 +141,7 @@ class Reception:
             return [*self._note_once(key, refusal), Send(key=key, message=refusal)]
         starting = self.syncer.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING)
         if not starting and hello.run_id and hello.epoch > self.syncer.epoch:
-            return self.syncer.fence(hello.epoch)
+            return self.syncer.ending.fence(hello.epoch)
         if self.syncer.phase is _P.EMPTY:
             actions = self.donation.offer(key, hello, now)
             if key == self.donation.donor:
@@ -134,13 +149,15 @@ class Reception:
             who = self.donation.donor.name if self.donation.donor else "the first learner"
             return [*actions, self._not_yet(key, f"the initial values come from {who} first")]
         if self.syncer.phase is _P.RECOVERING and self.recovery:
-            return [*self.recovery.hear(key, hello), self._not_yet(key, "this syncer recovers what the fleet holds")]
+            asks = self.recovery.hear(key, hello)
+            self.recovery.alive(key, now)
+            self.recovery.accounted(key.name, now)
+            return [*asks, self._not_yet(key, "this syncer recovers what the fleet holds")]
         if self.syncer.phase is _P.SEALING:
-            wait(self.recovery.waiting if self.recovery else self.donation.waiting, key, hello)
+            wait(self.waiting, key, hello)
             return [self._not_yet(key, "this syncer writes its first manifest")]
-        if self.syncer.farewell:
-            return [Send(key=key, message=self.syncer.farewell)]
-        return self._welcome(key, hello, now)
+        farewell = self.syncer.farewell
+        return [*self._welcome(key, hello, now), *([Send(key=key, message=farewell)] if farewell else [])]
 
     def _note_once(self, key: MemberKey, refusal: Unwelcome) -> list[SyncerAction]:
         """Whoever is turned away is named in the log, however often it asks."""
@@ -217,13 +234,18 @@ class Reception:
         )
         return [*actions, Send(key=key, message=welcome)]
 
-    def early(self, key: MemberKey, now: float) -> list[SyncerAction]:
+    def early(self, key: MemberKey, leaves: bool, now: float) -> list[SyncerAction]:
         """Something came before anybody is a member: a sign of life of the donor; anybody else shall say hello."""
-        waiting = self.recovery.waiting if self.recovery else self.donation.waiting
         if key == self.donation.donor:
             self.donation.heard_at = now
-        why = "this syncer does not know you yet: say hello"
-        return [] if key in waiting else [Send(key=key, message=Unwelcome(reason="unknown", text=why, fatal=False))]
+        if self.recovery:
+            self.recovery.alive(key, now)
+        if self.recovery and leaves:
+            self.recovery.accounted(key.name, now)
+            return []
+        text = "this syncer does not know you yet: say hello"
+        unknown = Unwelcome(reason="unknown", text=text, fatal=False)
+        return [] if key in self.waiting else [Send(key=key, message=unknown)]
 
     def stranger(self, key: MemberKey, message: object) -> list[SyncerAction]:
         """A message of a process that is not (or no longer) a member."""

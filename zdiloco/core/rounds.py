@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from zdiloco.errors import MachineError
+from zdiloco.core.moves import moved
 from zdiloco.units import FragmentId, MemberKey
 
 
@@ -72,9 +72,7 @@ class Round:
 
     def move(self, event: RoundEvent) -> None:
         """Go where TABLE says; anything else is our mistake."""
-        if (self.state, event) not in TABLE:
-            raise MachineError(f"round of fragment {self.fragment}: {event} while {self.state}")
-        self.state = TABLE[self.state, event]
+        self.state = moved(TABLE, self.state, event, f"round of fragment {self.fragment}")
 
     @property
     def gathering(self) -> bool:

@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from zdiloco.core.machine import Fetch, Note, Send, SyncerAction
+from zdiloco.core.machine import CancelFetch, Fetch, Note, Send, SyncerAction
+from zdiloco.core.membership import Fleet, MemberState
 from zdiloco.core.messages import Donate, Handback, HandbackRequest, Hello, InitialOffer, LayoutOffer
 from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Merged, Stamp
 
@@ -25,7 +26,7 @@ class SyncerPhase(StrEnum):
     RUNNING = "running"
     """Calls, merges and publishes."""
     DRAINING = "draining"
-    """The target is reached: open rounds close, no new ones open."""
+    """The target is reached, or every learner has left: open rounds close, no new ones open."""
     SAVING = "saving"
     """Writes the last checkpoint."""
     STOPPED = "stopped"
@@ -39,6 +40,7 @@ class SyncerTurn(StrEnum):
     WAITED = "the fleet has been asked"
     SEALED = "the epoch is durable"
     TARGET = "target reached"
+    ALONE = "every learner has left"
     DRAINED = "no round is open"
     LEAVE = "asked to leave"
     SAVED = "the last checkpoint is durable"
@@ -53,7 +55,9 @@ TABLE: dict[tuple[SyncerPhase, SyncerTurn], SyncerPhase] = {
     (_P.RECOVERING, _T.LEAVE): _P.STOPPED,
     (_P.SEALING, _T.SEALED): _P.RUNNING,
     (_P.SEALING, _T.LEAVE): _P.STOPPED,
+    (_P.SEALING, _T.FENCED): _P.STOPPED,
     (_P.RUNNING, _T.TARGET): _P.DRAINING,
+    (_P.RUNNING, _T.ALONE): _P.DRAINING,
     (_P.RUNNING, _T.LEAVE): _P.SAVING,
     (_P.RUNNING, _T.FENCED): _P.STOPPED,
     (_P.DRAINING, _T.DRAINED): _P.SAVING,
@@ -77,8 +81,17 @@ class KnownState:
     stamps: tuple[Stamp, ...]
     maps: tuple[tuple[Merged, ...], ...]
     replaced: tuple[MemberKey, ...] = ()
+    live: tuple[MemberKey, ...] = ()
 
 
+def expected(fleet: Fleet, waiting: dict[MemberKey, Hello]) -> tuple[MemberKey, ...]:
+    """Who takes part now, or waits to, as a successor should expect them; nobody where they are too many for that."""
+    here = {key for state in HERE for key in fleet.in_state[state]}
+    here |= {key for key, hello in waiting.items() if not hello.watching}
+    return tuple(sorted(here)) if len(here) <= MOST_WAITING else ()
+
+
+HERE = (MemberState.JOINING, MemberState.LIVE, MemberState.SUSPECT, MemberState.QUARANTINED)
 MOST_WAITING = 4096
 """Processes that may wait for a syncer that has no epoch yet; whoever comes then says hello again later."""
 ASK_AGAIN_S = 2.0
@@ -166,6 +179,10 @@ class Recovery:
     """What the fleet may hold that is newer than the disk, while a syncer starts again.
 
     `taking`: per fragment the states on their way into Theta, oldest first, each with the best one before it.
+    `expected`: who took part when the disk was written and has not been heard yet, nor a newer process of its name.
+    When the last of them is heard the wait is over. Whoever joined after that, and is slow to come, is missed with what
+    it alone holds; it takes its own work of it back, as after any branch that died. `heard_at`: of those who wait; who
+    was asked and is silent for `gone_after_s` is dead, and others are asked for what it cannot hand back any more.
     """
 
     ends_at: float
@@ -175,6 +192,22 @@ class Recovery:
     pending: dict[tuple[MemberKey, int], Stamp] = field(default_factory=dict)
     taking: dict[int, list[tuple[Handback, Stamp]]] = field(default_factory=dict)
     waiting: dict[MemberKey, Hello] = field(default_factory=dict)
+    expected: set[str] = field(default_factory=set)
+    gone_after_s: float = math.inf
+    heard_at: dict[MemberKey, float] = field(default_factory=dict)
+    fetching: dict[tuple[MemberKey, int], Handback] = field(default_factory=dict)
+
+    @property
+    def heard_all(self) -> bool:
+        """Whether everybody who could be expected is accounted for; nobody could be where the disk names none."""
+        return not self.expected and bool(self.waiting)
+
+    def accounted(self, name: str, now: float) -> None:
+        """A process of this name is here, or has taken leave; after the last who was expected nobody is waited for."""
+        if name in self.expected:
+            self.expected.remove(name)
+            if not self.expected:
+                self.ends_at = min(self.ends_at, now)
 
     def hear(self, key: MemberKey, hello: Hello) -> list[SyncerAction]:
         """A member tells what it has adopted: ask for what is newer than all that is known or asked for."""
@@ -182,23 +215,59 @@ class Recovery:
             return []
         if hello.run_id and not hello.watching:  # whoever was never welcome knows no epoch of this run
             self.highest = max(self.highest, hello.epoch)
+        again = [fragment for fragment, stamp in enumerate(hello.stamps) if self.pending.get((key, fragment)) == stamp]
+        asks = [Send(key=key, message=HandbackRequest(fragment=fragment)) for fragment in again]
+        return [*asks, *self._ask(key, hello)]
+
+    def _ask(self, key: MemberKey, hello: Hello) -> list[SyncerAction]:
         actions: list[SyncerAction] = []
         for fragment, stamp in enumerate(hello.stamps[: len(self.best)]):
             asked = max((s for (_, f), s in self.pending.items() if f == fragment), default=self.best[fragment])
-            if stamp > max(asked, self.best[fragment]) or self.pending.get((key, fragment)) == stamp:
+            if stamp > max(asked, self.best[fragment]):
                 self.pending[key, fragment] = stamp
                 actions.append(Send(key=key, message=HandbackRequest(fragment=fragment)))
         return actions
+
+    def alive(self, key: MemberKey, now: float) -> None:
+        """A sign of life of a process that waits."""
+        if key in self.waiting:
+            self.heard_at[key] = now
+
+    def judge_silence(self, now: float) -> list[SyncerAction]:
+        """Who was asked and is dead hands nothing back: forget it, and ask others for what it held."""
+        dead = {key for key, _ in self.pending if now >= self._silent_at(key)}
+        if not dead:
+            return []
+        for key in dead:
+            self.waiting.pop(key, None)
+        self.pending = {place: stamp for place, stamp in self.pending.items() if place[0] not in dead}
+        in_vain = [(place, message) for place, message in self.fetching.items() if place[0] in dead]
+        actions: list[SyncerAction] = []
+        for place, message in in_vain:
+            del self.fetching[place]
+            actions.append(CancelFetch(key=place[0], message=message))
+        names = ", ".join(sorted({key.name for key in dead}))
+        actions.append(Note(what=f"asks others for what {names} held", why=f"silent for {self.gone_after_s:g} s"))
+        return actions + [ask for key, hello in self.waiting.items() for ask in self._ask(key, hello)]
+
+    def _has_ended(self, message: Handback) -> None:
+        """Nothing of this body is on its way any more."""
+        self.fetching = {place: other for place, other in self.fetching.items() if other != message}
+
+    def _silent_at(self, key: MemberKey) -> float:
+        return self.heard_at.get(key, math.inf) + self.gone_after_s
 
     def fetch(self, key: MemberKey, message: Handback) -> list[SyncerAction]:
         """Fetch a state that was asked for and is still the newest."""
         if (key, message.fragment) not in self.pending or message.stamp <= self.best[message.fragment]:
             self.pending.pop((key, message.fragment), None)
             return []
+        self.fetching[key, message.fragment] = message
         return [Fetch(key=key, message=message)]
 
     def take(self, message: Handback) -> bool:
         """A fetched state goes into Theta, unless a newer one did meanwhile. Returns whether it does."""
+        self._has_ended(message)
         if message.stamp <= self.best[message.fragment]:
             return False
         self.taking.setdefault(message.fragment, []).append((message, self.best[message.fragment]))
@@ -213,6 +282,7 @@ class Recovery:
 
     def lost(self, key: MemberKey, message: Handback) -> None:
         """A state that was asked for cannot be had, or made no sense: what was there before holds."""
+        self._has_ended(message)
         taking = self.taking.get(message.fragment, [])
         place = next((n for n, (under_way, _) in enumerate(taking) if under_way == message), None)
         if place is not None:
@@ -225,9 +295,13 @@ class Recovery:
 
     def over(self, now: float) -> bool:
         """Whether the wait is over, nothing newer is still under way (for so long), and Theta and map agree."""
-        return now >= self.due_at()
+        return now >= self._over_at()
 
     def due_at(self) -> float:
+        """When to look again, as things are: the wait is over, or somebody counts as dead."""
+        return min([self._over_at(), *(self._silent_at(key) for key, _ in self.pending)])
+
+    def _over_at(self) -> float:
         """When the wait is over as things are; infinity while a state goes into Theta, which ends with an event."""
         if any(self.taking.values()):
             return math.inf

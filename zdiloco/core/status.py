@@ -28,7 +28,8 @@ def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
         "live": len(machine.fleet.counted()),
         "waits": machine.waiting.why(),
         "max_open_rounds": desk.max_open() if desk.fragments else 0,
-        "sync_period": machine.params.sync_period,
+        "sync_period": desk.params.sync_period,
+        "adaptive": _adaptive(machine),
         "averages_s": {
             "quorum": desk.quorum_s.value,
             "sync": desk.sync_s.value,
@@ -41,8 +42,24 @@ def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
         "thin_rounds": sum(fragment.turnout.thin for fragment in desk),
         "late": machine.intakes.late,
         "replaced": machine.intakes.replaced,
+        "loans": machine.loans.status(),
+        "bundles": machine.intakes.bundles.status(),
         "budget": {"used_bytes": machine.intakes.used_bytes, "bytes": machine.params.budget_bytes},
         "ledger": _ledger(machine),
+    }
+
+
+def _adaptive(machine: SyncerMachine) -> dict[str, Any] | None:
+    """The H, K and grace that hold now, and why; None: they are those of the settings."""
+    adaptive = machine.desk.adaptive
+    if adaptive is None:
+        return None
+    return {
+        "sync_period": adaptive.sync_period,
+        "min_quorum": adaptive.min_quorum,
+        "grace_share": adaptive.grace.share,
+        "answered": adaptive.answered,
+        "why": adaptive.why,
     }
 
 
@@ -80,11 +97,13 @@ def _learner(machine: SyncerMachine, member: Member, now: float) -> dict[str, An
         "state": str(member.state),
         "why": member.why,
         "behind": machine.haste.behind.get(member.key, ""),
+        "listening": member.listening,
         "step": member.step,
         "steps_per_s": 1 / pace if pace else 0.0,
         "answer_s": member.answer.value,
         "staleness": member.staleness.value,
         "rounds": member.rounds,
+        "codec": member.codec,
         "trained_tokens": member.trained_tokens,
         "merged_tokens": member.merged_tokens,
         "unmerged_tokens": member.unmerged_tokens,

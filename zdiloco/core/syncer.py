@@ -7,6 +7,7 @@ whose time has come. Bytes are handles (`ContributionId`); values, checkpoints a
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from zdiloco.core import loans
 from zdiloco.core.desk import Closing, Desk, FragmentDesk
 from zdiloco.core.ending import Ending
 from zdiloco.core.haste import Haste
@@ -24,7 +25,6 @@ from zdiloco.core.machine import (
     MergeDone,
     MergeFailed,
     Note,
-    Part,
     Publish,
     Received,
     Save,
@@ -42,9 +42,10 @@ from zdiloco.core.machine import (
     TimerDue,
     Unusable,
 )
-from zdiloco.core.membership import Fleet, Member, MemberState
+from zdiloco.core.membership import COUNTED, Fleet, Member, MemberState
 from zdiloco.core.messages import (
     Beat,
+    Bundle,
     Call,
     Contribution,
     Decline,
@@ -55,19 +56,23 @@ from zdiloco.core.messages import (
     Hello,
     InitialOffer,
     LayoutOffer,
+    Loan,
     Pull,
+    Receipt,
     Report,
     StatusQuery,
 )
+from zdiloco.core.moves import moved
 from zdiloco.core.params import SyncParams
 from zdiloco.core.reception import Reception
-from zdiloco.core.start import TABLE, KnownState, SyncerPhase, SyncerTurn
+from zdiloco.core.start import TABLE, KnownState, SyncerPhase, SyncerTurn, expected
 from zdiloco.core.waiting import Waiting
-from zdiloco.core.weights import weight_of
 from zdiloco.errors import MachineError
 from zdiloco.units import NO_EPOCH, Epoch, Stamp
 
 _P = SyncerPhase
+SOONER = 4
+"""A change of the fleet is saved so many times sooner than merges are."""
 
 
 class SyncerMachine:
@@ -89,10 +94,8 @@ class SyncerMachine:
         self.intakes = Intakes(params, self.desk, self.fleet)
         self.reception = Reception(self)
         self.ending = Ending(self)
-        self.waiting, self.haste = Waiting(self), Haste(self)
-        self.progress = 0.0
-        self.base_tokens = 0.0
-        self.merged_tokens = 0.0
+        self.waiting, self.haste, self.loans = Waiting(self), Haste(self), loans.Loans(self)
+        self.progress = self.merged_tokens = 0.0
         self.beat_at = now
         self.save_at = now + params.checkpoint_every_s
         self.saving = self.dirty = False
@@ -125,7 +128,7 @@ class SyncerMachine:
             return None
         due: list[float | None] = [self.beat_at]
         if self.phase in (_P.RUNNING, _P.DRAINING):
-            due += [self.desk.deadline(), self.fleet.silence_due()]
+            due += [self.desk.deadline(), self.fleet.silence_due(), self.loans.deadline()]
         if self.phase is _P.RECOVERING and self.reception.recovery:
             due.append(self.reception.recovery.due_at())
         if self.phase in (_P.DRAINING, _P.SAVING):
@@ -154,29 +157,25 @@ class SyncerMachine:
             return [ServeStatus(key=key, layout=message.layout)]
         if isinstance(message, Hello):
             return self.reception.hello(key, message, now)
+        if isinstance(message, Bundle):
+            return self.intakes.bundles.offer(key, message, now, running=self.phase in (_P.RUNNING, _P.DRAINING))
         if isinstance(message, LayoutOffer | InitialOffer):
             return self.reception.donation.fetch(key, message, now) if self.phase is _P.EMPTY else []
         if isinstance(message, Handback):
             recovery = self.reception.recovery if self.phase is _P.RECOVERING else None
             return recovery.fetch(key, message) if recovery else []
         if self.phase in (_P.EMPTY, _P.RECOVERING, _P.SEALING):
-            return self.reception.early(key, now)
+            return self.reception.early(key, isinstance(message, Goodbye), now)
         was = self.fleet.find(key)
         suspect = was is not None and was.state is MemberState.SUSPECT
         member = self.fleet.hear(key, now)
         if member is None:
             return self.reception.stranger(key, message)
         if isinstance(message, Heartbeat) and message.epoch > self.epoch:
-            return self.fence(message.epoch)  # a member says so: a stranger is asked for its hello first
+            return self.ending.fence(message.epoch)  # a member says so: a stranger is asked for its hello first
         actions: list[SyncerAction] = self.close(self.desk.judge(now)) if suspect else []
         handler = self._MESSAGES.get(type(message))
         return actions + (handler(self, member, message, now) if handler else [])
-
-    def fence(self, epoch: Epoch) -> list[SyncerAction]:
-        """A higher epoch exists: stop."""
-        self.move(SyncerTurn.FENCED)
-        why = f"epoch {epoch.counter} exists and ours is {self.epoch.counter}: a newer syncer runs this run"
-        return [Note(what="fenced", why=why, level="error"), Stop(reason=why, exit_code=3)]
 
     def _report(self, member: Member, report: Report, now: float) -> list[SyncerAction]:
         self.fleet.report(member, report.step, now)
@@ -206,7 +205,8 @@ class SyncerMachine:
         return self.close(self.desk.judge_one(desk, now))
 
     def _pull(self, member: Member, message: Pull, now: float) -> list[SyncerAction]:
-        return [Serve(key=member.key, fragment=message.fragment)] if self._desk_of(message.fragment) else []
+        serve = Serve(key=member.key, fragment=message.fragment, trains=member.state in COUNTED)
+        return [serve] if self._desk_of(message.fragment) else []
 
     def _goodbye(self, member: Member, message: Goodbye, now: float) -> list[SyncerAction]:
         self.fleet.leave(member, message.reason)
@@ -229,17 +229,18 @@ class SyncerMachine:
                 return [TakeLayout(key=key, message=message)]
             return [TakeInitial(key=key, message=message)]
         if isinstance(message, Handback):
-            fits = (
-                self.phase is _P.RECOVERING
-                and self.reception.recovery is not None
-                and self.reception.recovery.take(message)
-            )
+            recovery = self.reception.recovery if self.phase is _P.RECOVERING else None
+            fits = recovery is not None and recovery.take(message)
             return [TakeHandback(key=key, message=message)] if fits else [CancelFetch(key=key, message=message)]
+        if isinstance(message, Loan):
+            return self.loans.fetched(key, message, now)
         return self.intakes.fetched(key, message, self.epoch)
 
     def _fetch_lost(self, event: FetchLost, now: float) -> list[SyncerAction]:
-        if isinstance(event.message, Contribution):
+        if isinstance(event.message, Contribution | Bundle):
             return self.intakes.lost(event.key, event.message, event.reason)
+        if isinstance(event.message, Loan):
+            return self.loans.lost(event.key, event.message, event.reason, now)
         lost = Unusable(key=event.key, message=event.message, reason=event.reason)
         return self.reception.unusable(lost, now, at_fault=False)
 
@@ -256,7 +257,7 @@ class SyncerMachine:
         self.contributions += len(taken)
         self.merged_tokens += desk.share * sum(held.message.tokens for held, _ in taken)
         self.follow_progress()
-        return [Publish(update=update), *self.intakes.merged(desk)]
+        return [Publish(update=update), *self.intakes.merged(desk), *self.desk.adapted(now)]
 
     def _merge_failed(self, event: MergeFailed, now: float) -> list[SyncerAction]:
         desk = self.desk.fragments[event.fragment]
@@ -278,15 +279,14 @@ class SyncerMachine:
     def _save_failed(self, event: SaveFailed, now: float) -> list[SyncerAction]:
         self.saving, self.dirty = False, True
         self.save_at = now + self.params.checkpoint_every_s
+        if event.successor:
+            return self.ending.fence(event.successor, event.reason)
         note = Note(what="checkpoint not written", why=event.reason, level="error")
         if self.phase in (_P.SEALING, _P.SAVING):
             return [note, Stop(reason=f"the checkpoint that must be durable is not: {event.reason}", exit_code=1)]
         return [note]
 
     # ---- turning
-
-    def _timer(self, event: TimerDue, now: float) -> list[SyncerAction]:
-        return []
 
     def _turn(self, now: float, is_time: bool) -> list[SyncerAction]:
         actions: list[SyncerAction] = []
@@ -323,6 +323,7 @@ class SyncerMachine:
             actions.append(Note(what=f"calls fragment {rnd.fragment}", why=rnd.why, level="debug"))
             actions.append(Broadcast(message=call))
             actions += self.close(self.desk.judge_one(self.desk.fragments[rnd.fragment], now))
+        actions += self.loans.turn(now)
         if self.dirty and not self.saving and now >= self.save_at:
             self.dirty, self.saving = False, True
             actions.append(self.save(f"{self.params.checkpoint_every_s:g} s since the last one"))
@@ -330,10 +331,12 @@ class SyncerMachine:
 
     def save(self, why: str) -> Save:
         """A checkpoint, with what must outlive this process beside the values."""
-        return Save(why=why, replaced=tuple(self.fleet.replaced))
+        live = expected(self.fleet, self.reception.waiting)
+        return Save(why=why, replaced=tuple(self.fleet.replaced), live=live)
 
     def fleet_changed(self, now: float) -> list[SyncerAction]:
-        """Somebody came, went, began, offended or behaves again: judge everything again."""
+        """Somebody came, went, began, offended or behaves again: judge everything again, and note who is here soon."""
+        self.dirty, self.save_at = True, min(self.save_at, now + self.params.checkpoint_every_s / SOONER)
         self.desk.stirred = False
         self.desk.begin_turn(now)
         self.desk.look_again(now)
@@ -344,14 +347,10 @@ class SyncerMachine:
         actions: list[SyncerAction] = []
         for closing in closings:
             desk = closing.desk
-            parts = []
-            for held, passed in closing.taken:
-                weight = weight_of(held.message, self.params) * passed.clip
-                parts.append(Part(id=held.id, codec=held.message.codec, weight=weight, clip=passed.clip))
-            self.intakes.in_merge[desk.index] = closing.taken
+            parts = self.intakes.close(desk, closing.taken)
             stamp = Stamp(self.epoch, desk.stamp.version + 1)
             actions.append(Note(what=f"closes fragment {desk.index}", why=closing.why, level="debug"))
-            merge = Merge(fragment=desk.index, stamp=stamp, parts=tuple(parts), merged=closing.record)
+            merge = Merge(fragment=desk.index, stamp=stamp, parts=parts, merged=closing.record)
             actions.append(merge)
         return actions
 
@@ -369,20 +368,20 @@ class SyncerMachine:
 
     def move(self, turn: SyncerTurn) -> None:
         """Go where TABLE says; anything else is our mistake."""
-        if (self.phase, turn) not in TABLE:
-            raise MachineError(f"syncer: {turn} while {self.phase}")
-        self.phase = TABLE[self.phase, turn]
+        self.phase = moved(TABLE, self.phase, turn, "syncer")
 
     _MESSAGES: ClassVar[dict[type, Callable[..., list[SyncerAction]]]] = {
         Report: _report,
-        Heartbeat: lambda self, member, message, now: [],
+        Heartbeat: lambda self, member, message, now: self.reception.lives(member, message),
         Contribution: _contribution,
         Decline: _decline,
         Pull: _pull,
         Goodbye: _goodbye,
+        Receipt: lambda self, member, message, now: self.ending.moved(member.key, now),
+        **loans.MESSAGES,
     }
     _EVENTS: ClassVar[dict[type, Callable[[Any, Any, float], list[SyncerAction]]]] = {
-        TimerDue: _timer,
+        TimerDue: lambda self, event, now: [],
         LeaveRequested: lambda self, event, now: self.ending.leave(event, now),
         Fetched: _fetched,
         FetchLost: _fetch_lost,

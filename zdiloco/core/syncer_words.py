@@ -5,11 +5,11 @@ Rule: events are in the past tense, actions are verbs; a heavy action says which
 
 from dataclasses import dataclass
 
-from zdiloco.core.messages import Contribution, Handback, InitialOffer, LayoutOffer, Message, Update
-from zdiloco.units import ContributionId, FragmentId, MemberKey, Merged, Stamp
+from zdiloco.core.messages import Bundle, Contribution, Handback, InitialOffer, LayoutOffer, Loan, Message, Update
+from zdiloco.units import ContributionId, Epoch, FragmentId, MemberKey, Merged, Stamp
 
-Fetchable = Contribution | LayoutOffer | InitialOffer | Handback
-"""Messages of a learner whose body the syncer fetches."""
+Fetchable = Contribution | LayoutOffer | InitialOffer | Handback | Loan | Bundle
+"""Messages of a learner, or of a relay, whose body the syncer fetches."""
 
 
 # ---- events of the syncer's body
@@ -34,9 +34,10 @@ class FetchLost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screened:
-    """A fetched contribution was looked at. `reason` is empty, or a word of `Refusal` and the contribution must go.
+    """A fetched contribution or bundle was looked at. `reason` is empty, or a word of `Refusal` and it must go.
 
-    `norm`: of its decoded values; `values`: of its fragment, as this syncer took it in; 0: not known.
+    `norm`: of its decoded values, or of what the bundle stands for; `values`: of its fragment, as this syncer took it
+    in; 0: not known.
     """
 
     id: ContributionId
@@ -106,9 +107,13 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveFailed:
-    """A checkpoint could not be written (`reason` says why); the older one is untouched."""
+    """A checkpoint could not be written (`reason` says why); the older one is untouched.
+
+    `successor`: the epoch of another syncer that has written into the same folder.
+    """
 
     reason: str
+    successor: Epoch | None = None
 
 
 # ---- actions of the syncer
@@ -163,7 +168,7 @@ class TakeHandback:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screen:
-    """Look at a fetched contribution. Answered by `Screened`."""
+    """Look at a fetched contribution or bundle. Answered by `Screened`."""
 
     id: ContributionId
     codec: str
@@ -171,7 +176,8 @@ class Screen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One contribution's place in a merge: its bytes' handle, their codec, its weight; `clip` scales its values."""
+    """One contribution's place in a merge, or a bundle's: its bytes' handle, their codec, its weight; `clip` scales its
+    values."""
 
     id: ContributionId
     codec: str
@@ -195,14 +201,18 @@ class Merge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restamp:
-    """Publish every fragment's value under these stamps (a new epoch); maps and values stay as they are."""
+    """Publish every fragment's value under these stamps (a new epoch); maps and values stay as they are.
+
+    `exact`: what is published is Theta itself, in fp32, whatever was published before.
+    """
 
     stamps: tuple[Stamp, ...]
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Free:
-    """The bytes of this contribution are needed no more."""
+    """The bytes of this contribution or bundle are needed no more."""
 
     id: ContributionId
 
@@ -216,10 +226,12 @@ class Publish:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serve:
-    """Offer the newest published state of a fragment, with the whole map, to one peer."""
+    """Offer the newest published state of a fragment, with the whole map, to one peer, in its turn; `trains`: it does,
+    and does not only join or watch."""
 
     key: MemberKey
     fragment: FragmentId
+    trains: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,8 +246,10 @@ class ServeStatus:
 class Save:
     """Write a checkpoint in the background. Answered by `Saved` or `SaveFailed`; one at a time.
 
-    `replaced`: incarnations that newer ones of their names have replaced, so that none of them comes back.
+    `replaced`: incarnations that newer ones of their names have replaced, so that none of them comes back. `live`: who
+    takes part, so that a successor knows whom it may expect.
     """
 
     why: str
     replaced: tuple[MemberKey, ...] = ()
+    live: tuple[MemberKey, ...] = ()

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from zdiloco.core import duty, joining, membership, rounds, start
+from zdiloco.core import borrowing, bundling, duty, joining, loans, membership, rounds, start
+from zdiloco.core.bundles import Unbundling
 from zdiloco.core.norms import Remark
 from zdiloco.core.progress import Fate, Refusal
 
@@ -35,6 +36,8 @@ class Unwelcomes(StrEnum):
     """It speaks another version of the protocol, and so reads no more of this than that: it ends."""
     STARTING = "starting"
     """The syncer has no sealed epoch yet: it says hello again a little later."""
+    ROOM = "room"
+    """The relay that it dials has as many learners as it may have: it says hello again a little later."""
 
 
 Table = Mapping[tuple[Any, Any], StrEnum]
@@ -46,12 +49,16 @@ MACHINES: tuple[tuple[str, str, type[StrEnum], Table], ...] = (
     ("The syncer", "`core/start.py`.", start.SyncerPhase, start.TABLE),
     ("A contribution", "`core/duty.py`, at the learner, one per fragment.", duty.DutyState, duty.TABLE),
     ("The learner", "`core/joining.py`.", joining.LearnerPhase, joining.TABLE),
+    ("A loan", "`core/loans.py`, at the syncer, one at a time; what is over is no more.", loans.LoanState, loans.TABLE),
+    ("Borrowing", "`core/borrowing.py`, at the learner.", borrowing.BorrowState, borrowing.TABLE),
+    ("Bundling", "`core/bundling.py`, at a relay, one per contribution that it keeps.", bundling.Stage, bundling.TABLE),
 )
 """Title, where it lives, states and table of every machine that has one."""
 
 WORDS: tuple[tuple[str, str, type[StrEnum]], ...] = (
     ("Why a contribution is refused", "`Refused.reason`.", Refusal),
     ("What is found about a merged one", "`Ack.remark`.", Remark),
+    ("Why a bundle is not taken", "`Unbundled.reason`.", Unbundling),
     ("What an update means for the learner's own work", "Judged when the update is here.", Fate),
     ("Why a process is not taken in", "`Unwelcome.reason`.", Unwelcomes),
 )
