@@ -46,6 +46,23 @@ def blocks(start: int, stop: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
+def part_of(values: Tensor, less: Tensor | None, span: tuple[int, int], scratch: Tensor) -> Tensor:
+    """Return values[a:b], or values[a:b] - less[a:b] in `scratch`, in which the smaller type is widened first."""
+    a, b = span
+    if less is None:
+        return values[a:b]
+    part = scratch[: b - a].copy_(less[a:b])
+    return torch.sub(values[a:b], part, out=part)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether all values of a flat tensor, of any floating-point type, are finite."""
+    scratch = scratch_for(values.numel(), values.dtype)
+    parts = ((values[a:b], scratch[: b - a]) for a, b in blocks(0, values.numel()))
+    # The largest of any with NaN is NaN.
+    return all(bool(torch.isfinite(torch.abs(part, out=room).amax())) for part, room in parts)
+
+
 def scratch_for(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return an uninitialised flat tensor that holds the largest block of a vector of `numel`."""
     return torch.empty(min(BLOCK, numel), dtype=dtype)

@@ -107,7 +107,7 @@ class Cuda:
         """Made once for each device."""
         with self._lock:
             if device not in self._sides:
-                self._sides[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                self._sides[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             return cast(Stream, self._sides[device])
 
     def enqueue(self, stream: Stream, work: Callable[[], None]) -> None:
@@ -117,7 +117,7 @@ class Cuda:
 
     def mark(self, stream: Stream) -> Event:
         """A fresh event, recorded on `stream`."""
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as above
         event.record(cast(torch.cuda.Stream, stream))
         return cast(Event, event)
 

@@ -2,7 +2,8 @@
 
 Bytes: all scales (bf16), then all codes, two a byte, the earlier value in the low half; of an odd number the last high
 half is 0. The last block may be short. 17/32 of a byte a value: fp32 is 7.53 times as long. A level times a scale is
-exact in fp32. A block with a value that is not finite gets the scale NaN and codes 0, and decodes to NaN.
+exact in fp32. A block with a value that is not finite gets the scale NaN and codes 0, and decodes to NaN. The encoder
+may round scales up to powers of two (`tensor/delta.py`); then values of up to 7 times the scale get level 6.
 
 Each way is one look-up of two values at a time, in tables that stay in cache: a byte becomes two levels, and a pair of
 quarters, cut off to whole numbers, a byte. All borders between levels are whole quarters, so no rounding is lost by it.
@@ -18,12 +19,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from zdiloco.tensor.blocks import blocks, scratch_for, slices, sum64
+from zdiloco.tensor.blocks import blocks, part_of, scratch_for, slices, sum64
+from zdiloco.tensor.codecs.powers import round_up_
 from zdiloco.tensor.codecs.protocol import Encoded, as_bytes, flat_values, output
 
 ROW = 64  # values that share a scale
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # e2m1: codes 0 to 7; 8 to 15 are their negatives
 PEAK = MAGNITUDES[-1]
+BEYOND_PEAK = 7.0  # as far above the last level as the middle between the last two is below: no error is larger
 QUARTERS = 4  # of a level's unit
 SCALE_MIN = 2.0**-125  # its reciprocal times 4 is finite, and half of it is a normal number still
 SAFE_SCALE = torch.finfo(torch.float32).max / 8  # times any level it is finite
@@ -150,7 +153,10 @@ class FourBitPayload:
 
 
 class FourBitCodec:
-    """Block floating point in 4 bits a value (docs/math.md, section 5)."""
+    """Block floating point in 4 bits a value (docs/math.md, section 5); `powers`: of two, as scales."""
+
+    def __init__(self, *, powers: bool = False) -> None:
+        self._powers = powers
 
     @property
     def name(self) -> str:
@@ -161,21 +167,25 @@ class FourBitCodec:
         """Return half a byte a value, rounded up, and two bytes for each begun block of 64."""
         return -(-numel // 2) + 2 * (-(-numel // ROW))
 
-    def encode(self, values: Tensor, out: Tensor | None = None) -> Tensor:
-        """Encode (n,) fp32 into (encoded_bytes(n),) uint8; finite values stay finite, others stay visible."""
+    def encode(self, values: Tensor, out: Tensor | None = None, less: Tensor | None = None) -> Tensor:
+        """Encode (n,) fp32 into (encoded_bytes(n),) uint8; finite values stay finite, others stay visible.
+
+        `less`: encode values - less, (n,) fp32 or bf16, which is never written down whole.
+        """
         values = flat_values(values)
         numel = values.numel()
         out = output(out, self.encoded_bytes(numel), torch.uint8)
         scales, packed = _split(out, numel)
-        work, quarters = scratch_for(numel), scratch_for(numel, torch.int8)
+        work, quarters, room = scratch_for(numel), scratch_for(numel, torch.int8), scratch_for(numel)
         whole = numel // ROW * ROW
         for a, b in blocks(0, whole):
-            _encode_rows(values[a:b], scales[a // ROW : b // ROW], packed[a // 2 : b // 2], (work, quarters))
+            part = part_of(values, less, (a, b), room)
+            self._encode_rows(part, scales[a // ROW : b // ROW], packed[a // 2 : b // 2], (work, quarters))
         if whole < numel:
             short = torch.zeros(ROW)
-            short[: numel - whole] = values[whole:]
+            short[: numel - whole] = part_of(values, less, (whole, numel), room)
             half = torch.empty(ROW // 2, dtype=torch.uint8)
-            _encode_rows(short, scales[-1:], half, (torch.empty(ROW), torch.empty(ROW, dtype=torch.int8)))
+            self._encode_rows(short, scales[-1:], half, (torch.empty(ROW), torch.empty(ROW, dtype=torch.int8)))
             packed[whole // 2 :] = half[: packed.numel() - whole // 2]
         _mark_non_finite(scales, packed)
         return out
@@ -189,18 +199,20 @@ class FourBitCodec:
         """Return `data` ready to be merged. Raises: MalformedFrame for a wrong length."""
         return FourBitPayload(*_split(as_bytes(data, self.encoded_bytes(numel), self.name), numel), numel)
 
-
-def _encode_rows(values: Tensor, scales: Tensor, packed: Tensor, scratch: tuple[Tensor, Tensor]) -> None:
-    """Write scales (r,) bf16 and packed (32r,) of values (64r,); `scratch`: fp32 and int8 of as many values."""
-    work, quarters = (each[: values.numel()] for each in scratch)
-    rows = work.view(-1, ROW)
-    wide = torch.amax(torch.abs(values, out=work).view(-1, ROW), dim=1).mul_(1.0 / PEAK).clamp_(min=SCALE_MIN)
-    # Cut off, not rounded, to its upper half: PEAK times a scale rounded up could be beyond fp32.
-    scales.copy_(wide.view(torch.bfloat16)[1::2])
-    factors = wide.copy_(scales).reciprocal_().mul_(QUARTERS)
-    torch.mul(values.view(-1, ROW), factors.view(-1, 1), out=rows)
-    quarters.copy_(work)  # cuts off: 2.999 quarters are 2
-    np.take(_BYTES, quarters.numpy().view(np.uint16), out=packed.numpy(), mode="wrap")
+    def _encode_rows(self, values: Tensor, scales: Tensor, packed: Tensor, scratch: tuple[Tensor, Tensor]) -> None:
+        """Write scales (r,) bf16 and packed (32r,) of values (64r,); `scratch`: fp32 and int8 of as many values."""
+        work, quarters = (each[: values.numel()] for each in scratch)
+        rows = work.view(-1, ROW)
+        peak = BEYOND_PEAK if self._powers else PEAK
+        wide = torch.amax(torch.abs(values, out=work).view(-1, ROW), dim=1).mul_(1.0 / peak).clamp_(min=SCALE_MIN)
+        if self._powers:
+            round_up_(wide)
+        # Cut off, not rounded, to its upper half: PEAK times a scale rounded up could be beyond fp32.
+        scales.copy_(wide.view(torch.bfloat16)[1::2])
+        factors = wide.copy_(scales).reciprocal_().mul_(QUARTERS)
+        torch.mul(values.view(-1, ROW), factors.view(-1, 1), out=rows)
+        quarters.copy_(work)  # cuts off: 2.999 quarters are 2
+        np.take(_BYTES, quarters.numpy().view(np.uint16), out=packed.numpy(), mode="wrap")
 
 
 def _mark_non_finite(scales: Tensor, packed: Tensor) -> None:

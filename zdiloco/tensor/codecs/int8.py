@@ -2,6 +2,7 @@
 
 Bytes: all scales (fp32), then all levels (int8). The last block may be short. The error of a value is at most half its
 block's scale. A block with a value that is not finite gets a scale that is not finite and levels 0, and decodes to NaN.
+The encoder may round scales up to powers of two, which makes every level times its scale exact (`tensor/delta.py`).
 """
 
 import math
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from zdiloco.tensor.blocks import ROW, blocks, scratch_for, slices, sum64
+from zdiloco.tensor.blocks import ROW, blocks, part_of, scratch_for, slices, sum64
+from zdiloco.tensor.codecs.powers import round_up_
 from zdiloco.tensor.codecs.protocol import Encoded, as_bytes, flat_values, output
 
 LEVELS = 127
@@ -98,7 +100,10 @@ class Int8Payload:
 
 
 class Int8Codec:
-    """Absolute-maximum quantisation per block of 256 values (docs/math.md, 14 to 16)."""
+    """Absolute-maximum quantisation per block of 256 values (docs/math.md, 14 to 16); `powers`: of two, as scales."""
+
+    def __init__(self, *, powers: bool = False) -> None:
+        self._powers = powers
 
     @property
     def name(self) -> str:
@@ -109,18 +114,23 @@ class Int8Codec:
         """Return one byte a value and four bytes for each begun block of 256."""
         return numel + 4 * (-(-numel // ROW))
 
-    def encode(self, values: Tensor, out: Tensor | None = None) -> Tensor:
-        """Encode (n,) fp32 into (encoded_bytes(n),) uint8; finite values stay finite, others stay visible."""
+    def encode(self, values: Tensor, out: Tensor | None = None, less: Tensor | None = None) -> Tensor:
+        """Encode (n,) fp32 into (encoded_bytes(n),) uint8; finite values stay finite, others stay visible.
+
+        `less`: encode values - less, (n,) fp32 or bf16, which is never written down whole.
+        """
         values = flat_values(values)
         numel = values.numel()
         out = output(out, self.encoded_bytes(numel), torch.uint8)
         scales, levels = _split(out, numel)
-        scratch = scratch_for(numel)
+        scratch, room = scratch_for(numel), scratch_for(numel)
         whole = numel // ROW * ROW
         for a, b in blocks(0, whole):
-            _encode_rows(values[a:b], scales[a // ROW : b // ROW], levels[a:b], scratch, ROW)
+            part = part_of(values, less, (a, b), room)
+            self._encode_rows(part, scales[a // ROW : b // ROW], levels[a:b], scratch, ROW)
         if whole < numel:
-            _encode_rows(values[whole:], scales[-1:], levels[whole:], scratch, numel - whole)
+            part = part_of(values, less, (whole, numel), room)
+            self._encode_rows(part, scales[-1:], levels[whole:], scratch, numel - whole)
         if not bool(torch.isfinite(scales).all()):
             # A cast of NaN to a whole number is not defined; these blocks decode to NaN through their scale.
             for row in (~torch.isfinite(scales)).nonzero().flatten().tolist():
@@ -136,13 +146,14 @@ class Int8Codec:
         """Return `data` ready to be merged. Raises: MalformedFrame for a wrong length."""
         return Int8Payload(*_split(as_bytes(data, self.encoded_bytes(numel), self.name), numel))
 
-
-def _encode_rows(values: Tensor, scales: Tensor, levels: Tensor, scratch: Tensor, row: int) -> None:
-    """Write scales (r,) and levels (r*row,) of values (r*row,); one multiplication, rounding to even, no division."""
-    work = scratch[: values.numel()]
-    rows = work.view(-1, row)
-    torch.abs(values, out=work)
-    torch.amax(rows, dim=1, out=scales)
-    scales.mul_(1.0 / LEVELS).clamp_(min=SCALE_MIN)
-    torch.mul(values.view(-1, row), scales.reciprocal().view(-1, 1), out=rows)
-    levels.copy_(work.round_())
+    def _encode_rows(self, values: Tensor, scales: Tensor, levels: Tensor, scratch: Tensor, row: int) -> None:
+        """Write scales (r,) and levels (r*row,) of values (r*row,); multiplied once, rounded to even, never divided."""
+        work = scratch[: values.numel()]
+        rows = work.view(-1, row)
+        torch.abs(values, out=work)
+        torch.amax(rows, dim=1, out=scales)
+        scales.mul_(1.0 / LEVELS).clamp_(min=SCALE_MIN)
+        if self._powers:
+            round_up_(scales)
+        torch.mul(values.view(-1, row), scales.reciprocal().view(-1, 1), out=rows)
+        levels.copy_(work.round_())
