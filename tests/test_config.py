@@ -54,6 +54,7 @@ def test_every_key_has_a_doc_and_a_type() -> None:
         ({"merge": {"method": "sum"}}, ["merge.method is 'sum'", "'rda', 'avg'"]),
         ({"net": {"port": 80}}, ["net.port is 80", "1024"]),
         ({"net": {"listen": "0.0.0.0"}}, ["net.listen is '0.0.0.0'", "net.insecure"]),
+        ({"relay": {"listen": "10.2.0.5"}}, ["relay.listen is '10.2.0.5'", "net.insecure"]),
         ({"task": {"preset": "huge"}}, ["huge"]),
         ({"run": {"name": "a b"}}, ["run.name is 'a b'"]),
         ({"run": {"dir": ""}}, ["run.dir is empty"]),
@@ -94,6 +95,8 @@ def test_wrong_overrides_are_named(text: str) -> None:
 def test_a_value_out_of_range_names_the_override_it_came_from() -> None:
     with pytest.raises(ConfigError, match=r"--set sync.gamma=7: sync.gamma is 7"):
         from_tree({"sync": {"min_quorum": 2}}, ["sync.gamma=7"], source="run.toml")
+    with pytest.raises(ConfigError, match=r"--set relay.listen=::: relay.listen is '::'"):
+        from_tree({}, ["relay.listen=::"], source="run.toml")
 
 
 DAMAGES = {

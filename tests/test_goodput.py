@@ -71,7 +71,7 @@ def test_figures_agree_with_the_books_of_a_simulated_fleet() -> None:
     world = RecordedWorld(SyncParams(min_quorum=1, sync_period=8), 2)
     actors = [world.join("a", 0.05), world.join("b", 0.13)]
     world.run(20.0)
-    found = figures_of(world.told)  # type: ignore[arg-type]
+    found = figures_of(world.told)
     site = world.site
     assert site is not None
     assert found.rounds == len(world.of(trace.Merge))

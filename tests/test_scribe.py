@@ -8,9 +8,9 @@ from zdiloco import trace
 from zdiloco.core.messages import Decline
 from zdiloco.core.params import SyncParams
 from zdiloco.scribe import STEPS_PER_S
-from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.links import Link
 from zdiloco.sim.recorded import RecordedWorld
+from zdiloco.sim.sizes import NBYTES
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +133,10 @@ def test_a_goodbye_says_what_was_trained_and_who_watches_is_not_told() -> None:
     (ending,) = world.of(trace.Ending)
     assert ending.phase in ("draining", "saving")
     assert max(call.t for call in world.of(trace.Call)) <= ending.t
+    (sealed,) = world.of(trace.Sealed)
+    merges = [(r.epoch, r.fragment, r.version) for r in world.of(trace.Merge)]
+    newest = [max(v for _, f, v in merges if f == fragment) for fragment in range(len(sealed.versions))]
+    assert (sealed.epoch, list(sealed.versions)) == (merges[-1][0], [version + 1 for version in newest])
 
 
 def test_a_large_fleet_tells_its_steps_more_seldom() -> None:

@@ -12,6 +12,7 @@ from zdiloco.trace import KINDS, line_of, read_trace, record_of, write_trace
 
 RECORDS = [
     trace.Start(t=0.0, wall=1e9, run_id="r", target_tokens=9, sync={"min_quorum": 2, "gamma": 0.5, "grace": "off"}),
+    trace.Phase(t=0.5, what="state read", seconds=0.1),
     trace.Opened(t=1.0, epoch=3, shares=(0.25, 0.75), numels=(5, 15)),
     trace.Joined(t=1.0, who="a", incarnation="07"),
     trace.Member(t=2.0, who="a", state="suspect", incarnation="07", why="silent", silent_s=3.0),
@@ -28,6 +29,7 @@ RECORDS = [
     ),
     trace.Published(t=4.1, fragment=1, version=1, sync_s=0.1),
     trace.Adopted(t=4.2, who="a", fragment=1, version=1),
+    trace.Adapted(t=4.3, sync_period=30, min_quorum=2, why="H is 30, no longer 24: so it is"),
     trace.Fault(t=5.0, what="a link is cut"),
     trace.Killed(t=5.0, who="a"),
     trace.Stopped(t=5.0, who="b"),
@@ -38,6 +40,7 @@ RECORDS = [
     trace.Event(t=6.7, who="a", event="Received Beat", actions=("Send", "Note"), why=("nothing heard",)),
     trace.Stop(t=6.8, who="a", code=2, why="asked to"),
     trace.Ending(t=7.0, phase="draining"),
+    trace.Sealed(t=7.5, epoch=3, versions=(4, 2)),
     trace.End(t=8.0, reason="over", lost_lines=1, node={"insecure": False}),
 ]  # fmt: skip
 
@@ -78,7 +81,7 @@ def test_plain_facts_are_records_and_strange_fields_are_passed_over() -> None:
         ({"t": 1, "kind": "step", "who": "a", "step": -1}, r"Expected `int` >= 0 - at `\$.step`"),
         ({"t": 1, "kind": "call", "fragment": 600, "version": 1}, r"`\$.fragment`"),
         ({"t": 1, "kind": "call", "version": 1}, "missing required field `fragment`"),
-        ({"t": 1, "kind": "dance"}, "Invalid value 'dance'.*known kinds are start, opened,"),
+        ({"t": 1, "kind": "dance"}, "Invalid value 'dance'.*known kinds are start, phase, opened,"),
         ({"kind": "step"}, "missing required field `t`"),
         ({"t": "now", "kind": "step"}, r"Expected `float`, got `str` - at `\$.t`"),
     ],

@@ -3,7 +3,7 @@
 Rule: nothing is decided here; a file becomes settings, the rest is `node.learner`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torch import nn
@@ -13,6 +13,7 @@ from zdiloco.config import load
 from zdiloco.errors import ConfigError
 from zdiloco.node.learner import LearnerNode
 from zdiloco.node.params import Settings
+from zdiloco.node.parts import Stateful
 
 
 class Learner(LearnerNode):
@@ -28,6 +29,9 @@ class Learner(LearnerNode):
     Call `step` once for each `optimizer.step()`, with the tokens of all batches whose gradients went into it.
     The constructor returns when the model holds the published values, which are those of every other learner. `config`
     is the path of a run.toml or a RunConfig; `overrides` are texts like "sync.sync_period=12", for a path.
+    `stateful`: by name, what else shall come back after a death, such as {"data": loader, "scheduler": scheduler}: each
+    with `state_dict()` and `load_state_dict()`. It is saved with the optimizer every `learner.save_every_s` seconds;
+    `learner.resumed` says what has come back.
     Raises ConfigError, LinkError or MachineError; the text says whose fault it is and what to do.
     """
 
@@ -39,8 +43,10 @@ class Learner(LearnerNode):
         *,
         name: str,
         overrides: Iterable[str] = (),
+        stateful: Mapping[str, Stateful] | None = None,
     ) -> None:
-        super().__init__(model, optimizer, self._settings(config, tuple(overrides)), name=name)
+        settings = self._settings(config, tuple(overrides))
+        super().__init__(model, optimizer, settings, name=name, stateful=stateful)
 
     @staticmethod
     def _settings(config: str | Path | Settings, overrides: tuple[str, ...]) -> Settings:

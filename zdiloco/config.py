@@ -16,7 +16,7 @@ import msgspec
 
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
-from zdiloco.node.params import CheckpointParams, MergeParams, NetParams, RunParams
+from zdiloco.node.params import CheckpointParams, MergeParams, NetParams, RelayParams, RunParams
 from zdiloco.train.params import TaskParams
 
 
@@ -30,7 +30,11 @@ class RunConfig:
     learner: LearnerParams = field(default_factory=LearnerParams)
     task: TaskParams = field(default_factory=TaskParams)
     net: NetParams = field(default_factory=NetParams)
+    relay: RelayParams = field(default_factory=RelayParams)
     checkpoint: CheckpointParams = field(default_factory=CheckpointParams)
+
+    def __post_init__(self) -> None:
+        self.relay.check_listen(self.net)
 
 
 SECTIONS: Mapping[str, type] = get_type_hints(RunConfig)
@@ -100,7 +104,11 @@ def from_tree(tree: Mapping[str, Any], overrides: Iterable[str] = (), *, source:
         section, name, value = _parse_override(text)
         merged.setdefault(section, {})[name] = value
         origin[f"{section}.{name}"] = f"--set {text}"
-    return RunConfig(**{s: _section(s, merged.get(s, {}), origin, source) for s in SECTIONS})
+    sections = {s: _section(s, merged.get(s, {}), origin, source) for s in SECTIONS}
+    try:
+        return RunConfig(**sections)
+    except ConfigError as error:  # each is right by itself, but they do not go together
+        raise ConfigError(f"{origin.get('relay.listen', source)}: {error}") from error
 
 
 def to_toml(config: RunConfig) -> str:

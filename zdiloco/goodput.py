@@ -92,7 +92,7 @@ def spread(numbers: Iterable[float]) -> Spread | None:
     return Spread(mean=sum(ordered) / len(ordered), p90=ordered[max(0, rank)], most=ordered[-1])
 
 
-def figures_of(records: Sequence[trace.Line]) -> Figures:
+def figures_of(records: Sequence[trace.Record]) -> Figures:
     """The figures of a whole trace, all its parts together."""
     return figures(parts_of(records))
 
@@ -104,7 +104,7 @@ class Book:
         self.part = part
         self.merges = part.merges()
         self.closed_at = [merge.t for merge in self.merges]
-        self.told: dict[str, list[trace.Line]] = {}
+        self.told: dict[str, list[trace.Record]] = {}
         for record in part.records:
             self.told.setdefault(record.who, []).append(record)
         self.deaths = part.deaths()
@@ -212,7 +212,7 @@ def _learners(books: Sequence[Book]) -> Iterator[LearnerFigures]:
         yield _learner(name, lives[name], told, sum(each.get(name, 0) for each in late))
 
 
-def _learner(name: str, mine: Sequence[tuple[Book, Life]], told: Sequence[trace.Line], late: int) -> LearnerFigures:
+def _learner(name: str, mine: Sequence[tuple[Book, Life]], told: Sequence[trace.Record], late: int) -> LearnerFigures:
     found = [member for book, life in mine for _, member in book.taken(life)]
     answers = [record.answer_s for record in told if isinstance(record, trace.Arrived)]
     seconds = sum(life.seconds for _, life in mine)

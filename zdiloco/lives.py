@@ -93,7 +93,7 @@ class Life:
 class Part:
     """What one syncer process has told. `shares`: parameter share of each fragment."""
 
-    records: list[trace.Line]
+    records: list[trace.Record]
     start: trace.Start | None
     shares: tuple[float, ...]
     numels: tuple[int, ...]
@@ -122,9 +122,9 @@ class Part:
         return self.shares[fragment] if fragment < len(self.shares) else 0.0
 
 
-def parts_of(records: Sequence[trace.Line]) -> list[Part]:
+def parts_of(records: Sequence[trace.Record]) -> list[Part]:
     """Cut a trace into what each syncer process has told; in each, records are in the order of their times."""
-    pieces: list[list[trace.Line]] = []
+    pieces: list[list[trace.Record]] = []
     for record in records:
         returned = isinstance(record, trace.Returned) and record.who == SYNCER
         if not pieces or returned or isinstance(record, trace.Start):
@@ -146,7 +146,7 @@ def _go_on(life: Life, earlier: Life | None) -> None:
         life.before = earlier.marks[-1]
 
 
-def _part(records: list[trace.Line], earlier: Part | None) -> Part:
+def _part(records: list[trace.Record], earlier: Part | None) -> Part:
     start = next((record for record in records if isinstance(record, trace.Start)), earlier.start if earlier else None)
     opened = [record for record in records if isinstance(record, trace.Opened) and record.shares]
     fragments = 1 + max((int(getattr(record, "fragment", -1)) for record in records), default=-1)
@@ -169,14 +169,14 @@ def _part(records: list[trace.Line], earlier: Part | None) -> Part:
 class _Census:
     """Reads who lives, record by record."""
 
-    def __init__(self, records: Iterable[trace.Line]) -> None:
+    def __init__(self, records: Iterable[trace.Record]) -> None:
         self.lives: list[Life] = []
         self._now: dict[str, Life] = {}
         for record in records:
             if record.who != SYNCER:
                 self._read(record)
 
-    def _read(self, record: trace.Line) -> None:
+    def _read(self, record: trace.Record) -> None:
         life = self._now.get(record.who)
         if isinstance(record, trace.Joined):
             self._join(record, life)
@@ -205,7 +205,7 @@ class _Census:
             self._end(life, record.t, "replaced")
         self._begin(record.who, record.incarnation, record.t)
 
-    def _change(self, record: trace.Line, life: Life) -> None:
+    def _change(self, record: trace.Record, life: Life) -> None:
         if isinstance(record, trace.Killed):
             self._end(life, record.t, "killed")
         elif isinstance(record, trace.Stop):

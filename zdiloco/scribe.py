@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from zdiloco import trace
+from zdiloco.core.adaptive import AS_SET
 from zdiloco.core.machine import (
     Broadcast,
     Fetched,
@@ -18,6 +19,7 @@ from zdiloco.core.machine import (
     Note,
     Publish,
     Received,
+    Restamp,
     Screened,
     Send,
     SyncerAction,
@@ -43,6 +45,7 @@ class Scribe:
         self._epoch: Epoch = NO_EPOCH
         self._phase = SyncerPhase.EMPTY
         self._why = ""
+        self._adaptive_why = AS_SET
         self._states: dict[str, tuple[MemberKey, MemberState]] = {}
         self._stepped: dict[str, float] = {}
         self._offered: dict[tuple[MemberKey, FragmentId], tuple[int, float]] = {}
@@ -74,7 +77,10 @@ class Scribe:
         self._epoch = machine.epoch
         shares = tuple(desk.share for desk in machine.desk)
         numels = tuple(desk.numel for desk in machine.desk)
-        opened = trace.Opened(t=now, epoch=machine.epoch.counter, shares=shares, numels=numels)
+        versions = tuple(desk.stamp.version for desk in machine.desk)
+        opened = trace.Opened(
+            t=now, epoch=machine.epoch.counter, shares=shares, numels=numels, versions=versions
+        )
         return [opened, *self._everybody(now, machine)]
 
     def _turn(self, now: float, phase: SyncerPhase) -> list[trace.Record]:
@@ -111,6 +117,8 @@ class Scribe:
         self, now: float, event: Screened, actions: Sequence[SyncerAction], machine: SyncerMachine
     ) -> list[trace.Record]:
         key, fragment, seq = event.id.key, event.id.fragment, event.id.seq
+        if seq < 0:
+            return self._bundle(now, fragment, actions, machine)
         message = self._coming.get((key, fragment))
         found: list[trace.Record] = []
         if message is not None and message.seq == seq:
@@ -120,6 +128,19 @@ class Scribe:
                 found.append(_arrived(now, key, message, offered_at if offered == seq else now, machine))
         member = machine.fleet.find(key)
         return found + (self._member(now, member) if member else [])
+
+    def _bundle(
+        self, now: float, fragment: FragmentId, actions: Sequence[SyncerAction], machine: SyncerMachine
+    ) -> list[trace.Record]:
+        """A bundle was looked at: whoever is held now came in it."""
+        merging = machine.intakes.in_merge.get(fragment, [])
+        found = []
+        for held in (*machine.desk.fragments[fragment].intake.held.values(), *(held for held, _ in merging)):
+            if _is_held(actions, held.id.key, fragment, held.id.seq):
+                offered, offered_at = self._offered.pop((held.id.key, fragment), (0, now))
+                at = offered_at if offered == held.id.seq else now
+                found.append(_arrived(now, held.id.key, held.message, at, machine))
+        return found
 
     def _timer(
         self, now: float, event: TimerDue, actions: Sequence[SyncerAction], machine: SyncerMachine
@@ -131,7 +152,15 @@ class Scribe:
         self, now: float, event: MergeDone, actions: Sequence[SyncerAction], machine: SyncerMachine
     ) -> list[trace.Record]:
         waiting = any(state is MemberState.QUARANTINED for _, state in self._states.values())
-        return self._everybody(now, machine) if waiting else []
+        return [*self._adapted(now, machine), *(self._everybody(now, machine) if waiting else [])]
+
+    def _adapted(self, now: float, machine: SyncerMachine) -> list[trace.Record]:
+        adaptive = machine.desk.adaptive
+        if adaptive is None or adaptive.why == self._adaptive_why:
+            return []
+        self._adaptive_why = adaptive.why
+        period, quorum, share = adaptive.sync_period, adaptive.min_quorum, adaptive.grace.share
+        return [trace.Adapted(t=now, sync_period=period, min_quorum=quorum, grace_share=share, why=adaptive.why)]
 
     # ---- members
 
@@ -235,6 +264,12 @@ class Scribe:
         sync_s = now - self._closed.get(fragment, now)
         return [trace.Published(t=now, fragment=fragment, version=stamp.version, sync_s=sync_s)]
 
+    def _restamp(self, now: float, action: Restamp, machine: SyncerMachine) -> list[trace.Record]:
+        if not action.exact:  # a new epoch, which is told as such
+            return []
+        versions = tuple(stamp.version for stamp in action.stamps)
+        return [trace.Sealed(t=now, epoch=machine.epoch.counter, versions=versions)]
+
     def _note(self, now: float, action: Note, machine: SyncerMachine) -> list[trace.Record]:
         self._why = action.why  # of what comes next
         return []
@@ -251,7 +286,7 @@ class Scribe:
         Received: _received, Fetched: _fetched, Screened: _screened, TimerDue: _timer, MergeDone: _merge_done,
     }  # fmt: skip
     _ACTIONS: ClassVar[dict[type, Callable[[Any, float, Any, SyncerMachine], list[trace.Record]]]] = {
-        Merge: _merge, Publish: _publish, Broadcast: _broadcast, Note: _note,
+        Merge: _merge, Publish: _publish, Broadcast: _broadcast, Restamp: _restamp, Note: _note,
     }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Chart:
     left_out: int
 
 
-def chart_of(records: Sequence[trace.Line]) -> Chart:
+def chart_of(records: Sequence[trace.Record]) -> Chart:
     """Work out what is to be drawn."""
     parts = parts_of(records)
     shifts = _shifts(parts)
@@ -98,7 +98,7 @@ def _shifts(parts: Sequence[Part]) -> list[float]:
     return shifts
 
 
-def draw(records: Sequence[trace.Line], path: Path) -> Path:
+def draw(records: Sequence[trace.Record], path: Path) -> Path:
     """Write the chart as PNG, PDF or SVG. Raises ConfigError (no matplotlib, another name), StoreError (the disk)."""
     plots.check_name(path)
     chart = chart_of(records)

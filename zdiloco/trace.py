@@ -46,11 +46,20 @@ class Start(Record, frozen=True, kw_only=True, tag="start"):
 
 
 class Opened(Record, frozen=True, kw_only=True, tag="opened"):
-    """An epoch begins. Per fragment: `shares` of the parameters (sum 1), and `numels`, how many values it has."""
+    """An epoch begins. Per fragment: `shares` of the parameters (sum 1), `numels`, how many values it has, and
+    `versions`, what the epoch begins with."""
 
     epoch: Count = 0
     shares: tuple[Share, ...] = ()
     numels: tuple[Count, ...] = ()
+    versions: tuple[Count, ...] = ()
+
+
+class Phase(Record, frozen=True, kw_only=True, tag="phase"):
+    """A phase of a syncer's return has ended, so many `seconds` after its process began its work."""
+
+    what: str = ""
+    seconds: Seconds = 0.0
 
 
 class Joined(Record, frozen=True, kw_only=True, tag="joined"):
@@ -167,6 +176,16 @@ class Adopted(Record, frozen=True, kw_only=True, tag="adopted"):
     version: Count
 
 
+class Adapted(Record, frozen=True, kw_only=True, tag="adapted"):
+    """`sync.adaptive`: from here on fragments are called every `sync_period` steps, rounds wait for `min_quorum`, and
+    grace windows have at least `grace_share` of the slack."""
+
+    sync_period: Count = 0
+    min_quorum: Count = 0
+    grace_share: Share = 0.0
+    why: str = ""
+
+
 class Fault(Record, frozen=True, kw_only=True, tag="fault"):
     """Something is done to a simulated run; `what` says what."""
 
@@ -220,6 +239,13 @@ class Ending(Record, frozen=True, kw_only=True, tag="ending"):
     phase: str = ""
 
 
+class Sealed(Record, frozen=True, kw_only=True, tag="sealed"):
+    """The last version of each fragment: Theta itself, into which nothing more is merged than into the one before."""
+
+    epoch: Count = 0
+    versions: tuple[Count, ...] = ()
+
+
 class End(Record, frozen=True, kw_only=True, tag="end", omit_defaults=False):
     """The last record of a process: why it ends, how many lines before were lost, how its node stood."""
 
@@ -229,8 +255,8 @@ class End(Record, frozen=True, kw_only=True, tag="end", omit_defaults=False):
 
 
 Line = (
-    Start | Opened | Joined | Member | Step | Call | Arrived | Declined | Merge | Published | Adopted | Fault | Killed
-    | Stopped | Continued | Returned | Ready | Reborn | Stop | Event | Ending | End
+    Start | Phase | Opened | Joined | Member | Step | Call | Arrived | Declined | Merge | Published | Adopted | Adapted
+    | Fault | Killed | Stopped | Continued | Returned | Ready | Reborn | Stop | Event | Ending | Sealed | End
 )  # fmt: skip
 """Every kind of record."""
 KINDS: tuple[str, ...] = tuple(str(kind.__struct_config__.tag) for kind in Line.__args__)
@@ -246,15 +272,17 @@ def line_of(record: Record) -> bytes:
 
 def facts_of(record: Record) -> dict[str, Any]:
     """The record as plain values, for JSON."""
-    return msgspec.to_builtins(record)  # type: ignore[no-any-return]
+    facts: dict[str, Any] = msgspec.to_builtins(record)
+    return facts
 
 
 def record_of(facts: Mapping[str, Any]) -> Line:
     """The record that these plain facts are. Raises ConfigError where they are none."""
     try:
-        return msgspec.convert(dict(facts), Line)  # type: ignore[no-any-return]
+        found: Line = msgspec.convert(dict(facts), Line)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{dict(facts)!r:.200} is no record of a trace: {_told(error)}") from error
+    return found
 
 
 def write_trace(path: Path, records: Iterable[Record]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.accept.conftest import stage  # noqa: F401 - a fixture
 from tests.hostile.scene import Scene
 from tests.node.conftest import run_of  # noqa: F401 - a fixture
+from tests.node.relay_stage import stage_of  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from tests.node.test_loopback import assert_balanced, crash, node_of
 from zdiloco.core import messages as w
 from zdiloco.errors import ConfigError
 from zdiloco.node.sockets import Road
-from zdiloco.node.transfers import EARLY_MAX_BYTES, EARLY_MAX_CHUNKS
 from zdiloco.units import NO_EPOCH, Epoch, Stamp
+from zdiloco.wire.early import EARLY_MAX_BYTES, EARLY_MAX_CHUNKS
 from zdiloco.wire.encoding import decode, encode
 from zdiloco.wire.transfer import Chunk, Credit, Gone, checksums_of, make_body
 
-pytestmark = [pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 MakeRun = Callable[..., Any]
 CASTS = (Road.CONTROL_CAST, Road.BULK_CAST)
 
@@ -106,6 +106,9 @@ class Impostor:
             w.Update(fragment=fragment, stamp=Stamp(epoch, count), full=some([True, False]), codec=some(["bf16", "?"]),
                      value_bytes=count, body=body),
             w.Refused(fragment=fragment, seq=count, reason=some(["epoch", "budget", "?"]), text="no"),
+            w.Lend(fragment=fragment, number=count, kind=some(["AdamW", ""])),
+            w.Loan(fragment=fragment, number=count, kind="AdamW", stamp=Stamp(epoch, count), codec="bf16", body=body),
+            w.LoanOver(fragment=fragment, number=count, reason="no"),
             w.HandbackRequest(fragment=fragment), w.Status(body=body), w.Donate(), w.StatusQuery(),
             w.Unwelcome(reason=some(["starting", "unknown", "?"]), text="no", fatal=False),
             Credit(transfer=name, upto=2**50, received=some([0, 2**50]), missing=((0, 2**40),)),
@@ -168,8 +171,8 @@ def test_a_learner_whose_syncer_is_replaced_by_an_impostor_trains_on(
     assert sum(node._roads.counts[key].malformed.total() for key in node._roads.counts) > 100
     transfers = node._transfers
     assert transfers.inbox.reserved_bytes <= 2**20
-    assert transfers._early_bytes <= EARLY_MAX_BYTES
-    assert transfers._early_chunks <= EARLY_MAX_CHUNKS
+    assert transfers._early.nbytes <= EARLY_MAX_BYTES
+    assert transfers._early.chunks <= EARLY_MAX_CHUNKS
     impostor.close()
     second = start_again(run)
     run.until(lambda: second.machine.rounds >= 4, "rounds of the real one")
@@ -214,7 +217,7 @@ def test_payloads_that_are_no_payloads(run_of: MakeRun, impostors: Callable[...,
     transfers = node_of(trainer)._transfers
     steps = trainer.steps
     run.until(lambda: trainer.steps > steps + 50, "steps meanwhile")
-    assert transfers._early_bytes <= EARLY_MAX_BYTES
+    assert transfers._early.nbytes <= EARLY_MAX_BYTES
     impostor.close()
     second = start_again(run)
     run.until(lambda: second.machine.rounds >= 4, "rounds of the real one")

@@ -16,7 +16,7 @@ from zdiloco.core import messages as w
 from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Stamp
 from zdiloco.wire.transfer import Credit, Gone, checksums_of, make_body
 
-pytestmark = [pytest.mark.net, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.net]
 MakeRun = Callable[..., Any]
 SEEDS = 3
 
@@ -144,12 +144,15 @@ def chatter(rng: random.Random, scene: Scene, welcome: w.Welcome) -> Any:
             fragment=fragment, seq=max(1, count), after=some([0, count]), stamp=stamp, steps=count, tokens=count,
             cut_step=count, version=max(0, version), codec=some(["fp32", "bf16", "int8", "?"]), body=body,
         ),
+        w.Receipt(),
         w.Decline(fragment=fragment, version=max(0, version), reason="no", eta_s=count / 2**30),
         w.LayoutOffer(digest="x", body=body), w.InitialOffer(fragment=fragment, body=body), w.Donate(),
         w.Handback(fragment=fragment, stamp=stamp, codec="fp32", value_bytes=count, body=body),
         w.Goodbye(reason="x", trained_tokens=count, left_tokens=count, dropped_tokens=count),
         w.Welcome(epoch=Epoch(9, 9), run_id="?", order=1, versions=(1,), progress=1.0),
         w.Update(fragment=fragment, stamp=stamp, full=True, codec="bf16", value_bytes=count, body=body),
+        w.Borrow(fragment=fragment, kind="AdamW", stamp=stamp), w.LoanOver(fragment=fragment, number=count, reason=""),
+        w.Loan(fragment=fragment, number=count, kind="AdamW", stamp=stamp, codec="fp32", body=body),
         Credit(transfer=some(["", "x", *scene.syncer.transfers.outbox._held]), upto=count, received=some([0, count])),
         Gone(transfer=some(["c/1", "x"]), by_sender=some([True, False]), reason="no"),
     ])  # fmt: skip

@@ -44,7 +44,7 @@ class Figures:
     """Resident memory, descriptors and threads of a process, and the highest of the first."""
 
     def __init__(self, child: Child) -> None:
-        self.folder = Path(f"/proc/{child._process.pid}")
+        self.folder = Path(f"/proc/{child.pid}")
 
     @property
     def resident_bytes(self) -> int:
@@ -76,10 +76,10 @@ class Scene:
             net={"chunk_bytes": CHUNK, "window_bytes": WINDOW, "stall_s": 1.0},
         )
         self.stage = stage
-        self.syncer = stage.sync()
+        self.syncer = stage.cold_sync()
         script = stage.folder / "big_script.py"
         shutil.copy(Path(__file__).parent / "big_script.py", script)
-        self.learner = stage.start("script-big", [str(script), str(stage.toml), "big", "0.01"])
+        self.learner = stage.run("script-big", script, str(stage.toml), "big", "0.01")
         self.goes_on()
         self.figures = Figures(self.syncer)
         self.before = self.figures.resident_bytes
@@ -140,7 +140,7 @@ def test_five_hundred_connections_that_come_say_nothing_and_go(scene: Scene, ope
     figures, port = scene.figures, scene.stage.port
     flat = figures.descriptors
     for at in range(250):
-        opened.append(socket.create_connection(("127.0.0.1", port + at % 4), timeout=30))
+        opened.append(socket.create_connection(("127.0.0.1", port + at % 4), timeout=120))
         opened.append(greeting(port, list(Road)[at % 4]))
     scene.stage.until(lambda: figures.descriptors >= flat + 450, "all are taken in", scene.syncer)
     scene.goes_on()
@@ -151,7 +151,7 @@ def test_five_hundred_connections_that_come_say_nothing_and_go(scene: Scene, ope
         if at % 2:
             greeting(port, list(Road)[at % 4]).close()
         else:
-            socket.create_connection(("127.0.0.1", port + at % 4), timeout=30).close()
+            socket.create_connection(("127.0.0.1", port + at % 4), timeout=120).close()
     scene.stage.until(lambda: figures.descriptors <= flat + 2, "descriptors are flat", scene.syncer)
     assert scene.grown_bytes <= QUEUES_BYTES
     scene.end()

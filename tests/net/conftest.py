@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.net.proxy import Proxy
-from tests.node.conftest import run_of  # noqa: F401 - a fixture
+from tests.node.conftest import region_of, run_of, stage_of  # noqa: F401 - fixtures
+from zdiloco.chaos.proxy import Proxy
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 HEAD = struct.Struct("<IBI")
 PIECE = 65_536
 ROADS = range(4)
-LIMIT_S = 5.0
+LIMIT_S = 30.0
 
 
 class End:

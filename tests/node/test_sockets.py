@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from zdiloco.errors import ConfigError
 from zdiloco.node import sockets
 from zdiloco.node.params import NetParams
-from zdiloco.node.sockets import Road, bulk_hwm, cast_hwm, dialling, identity_of, key_of, serving
+from zdiloco.node.sockets import Road, bulk_hwm, cast_hwm, dialling, identity_of, key_of, serving, stripe_marks
 from zdiloco.units import MemberKey
 
 KEY = MemberKey("eu-west-1", 0xABC)
@@ -16,8 +17,9 @@ KEY = MemberKey("eu-west-1", 0xABC)
 
 @pytest.mark.parametrize("key", [KEY, MemberKey("a.b_c-d", 2**64 - 1), MemberKey("x" * 64, 1)])
 def test_identities_come_back(key: MemberKey) -> None:
-    assert key_of(identity_of(key)) == key
-    assert len(identity_of(key)) <= 255
+    for stripe in range(4):
+        assert key_of(identity_of(key, stripe)) == key
+        assert len(identity_of(key, stripe)) <= 255
 
 
 STRANGE = [
@@ -25,12 +27,22 @@ STRANGE = [
     b"n:0123456789ABCDEF", b"n:0123456789abcde_", b"n:+123456789abcdef", b"n: 123456789abcdef", b"n:0123456789abcdef\n",
     b"n:0x23456789abcdef", b"n:00000000000000001", b"x" * 65 + b":0123456789abcdef", b"\x1b[31m:0123456789abcdef",
     "n:\u0661123456789abcdef".encode(), b"n\xff:0123456789abcdef", b"n:m:0123456789abcdef", b"syncer:0000000000000000",
+    b"n:0123456789abcdef/0", b"n:0123456789abcdef/4", b"n:0123456789abcdef/", b"n:0123456789abcdef/01", b"n:1/1",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("identity", STRANGE)
 def test_strange_identities_are_nobody(identity: bytes) -> None:
     assert key_of(identity) is None
+
+
+def test_several_stripes_have_low_send_marks() -> None:
+    assert stripe_marks(Road.BULK, NetParams()) == {}
+    assert stripe_marks(Road.CONTROL, NetParams(stripes=4)) == {}
+    assert stripe_marks(Road.BULK, NetParams(stripes=2)) == {zmq.SNDHWM: 2}
+    assert stripe_marks(Road.BULK, NetParams(stripes=2, chunk_bytes=2**18)) == {zmq.SNDHWM: 8}
+    assert stripe_marks(Road.BULK, NetParams(stripes=4, chunk_bytes=1024)) == {zmq.SNDHWM: sockets.BULK_HWM}
+    assert stripe_marks(Road.BULK, NetParams(stripes=4, chunk_bytes=2**23)) == {zmq.SNDHWM: 2}
 
 
 def test_the_broadcast_holds_two_updates() -> None:
@@ -57,7 +69,7 @@ def test_options_are_set(zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Cal
         assert {option: socket.getsockopt(option) for option in wanted} == wanted
     assert here.getsockopt(zmq.SNDHWM) == 777
     assert there.getsockopt(zmq.RCVHWM) == 888
-    assert there.getsockopt(zmq.RECONNECT_IVL_MAX) == 2_000
+    assert {option: there.getsockopt(option) for option in sockets.DIALLING} == sockets.DIALLING
     if road in (Road.CONTROL, Road.BULK):
         assert there.getsockopt(zmq.IMMEDIATE) == 1
         assert there.getsockopt(zmq.IDENTITY) == identity_of(KEY)
@@ -105,3 +117,21 @@ def test_an_old_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
     with pytest.raises(ConfigError, match=r"at least 4\.3\.5"):
         sockets.check_library()
+
+
+@pytest.mark.net
+def test_who_waits_for_a_syncer_dials_soon_and_not_in_step(
+    zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Callable[[int], int]
+) -> None:
+    """However long nobody is there, the next try is at most half a second away, and drawn anew each time."""
+    there = dialling(zctx, Road.CONTROL, NetParams(port=free_ports(4)), KEY)
+    monitor = there.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
+    waits = []
+    while len(waits) < 4:
+        assert monitor.poll(2_000), waits
+        waits.append(recv_monitor_message(monitor)["value"])
+    there.disable_monitor()
+    for socket in (monitor, there):
+        socket.close(0)
+    assert all(250 <= wait < 500 for wait in waits), waits
+    assert len(set(waits)) > 1, waits

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zdiloco.core.machine import Merge, Part
+from zdiloco.core.machine import Merge, Part, Save
 from zdiloco.core.membership import MOST_REPLACED
 from zdiloco.core.messages import Body, Handback, InitialOffer, LayoutOffer
 from zdiloco.errors import ConfigError, MalformedFrame
@@ -54,7 +54,7 @@ def merge(body: SyncerBody, gradient: float, version: int = 1) -> None:
 def test_a_merge_leaves_the_tensors_of_a_cut_alone(momentum: float) -> None:
     body = with_values(momentum=momentum)
     merge(body, 0.5)
-    cut = body.cut("r", Epoch(1, 1))
+    cut = body.cut("r", Epoch(1, 1), Save(why=""))
     part = cut.fragments[0]
     before = [tensor.clone() for tensor in (part.theta, part.value, part.buf) if tensor is not None]
     merge(body, 0.25, version=2)
@@ -124,4 +124,4 @@ def test_a_state_that_is_handed_back_must_be_finite() -> None:
 
 def test_a_cut_names_the_newest_of_the_replaced() -> None:
     keys = tuple(MemberKey("a", number) for number in range(1, MOST_REPLACED + 4))
-    assert with_values().cut("r", Epoch(1, 1), keys).replaced == keys[3:]
+    assert with_values().cut("r", Epoch(1, 1), Save(why="", replaced=keys)).replaced == keys[3:]

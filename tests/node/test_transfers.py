@@ -27,7 +27,7 @@ class Bench:
         self.arrived: list[str] = []
         self.lost: list[tuple[str, str]] = []
         self.transfers = Transfers(
-            self,  # type: ignore[arg-type]
+            self,
             InboxParams(budget_bytes=BUDGET, window_bytes=4096, stall_s=1.0, give_up_s=10.0),
             lambda key, transfer, now: self.arrived.append(transfer),
             lambda key, transfer, reason, now: self.lost.append((transfer, reason)),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.node.conftest import Run, tiny_model
+from tests.node.conftest import LIMIT_S, Run, tiny_model
 from tests.node.test_loopback import crash
 from zdiloco.core.messages import Farewell
 from zdiloco.errors import ConfigError, LinkError, MachineError
@@ -52,7 +52,7 @@ class Eye:
 
     def stop(self) -> None:
         self.stopping.set()
-        self.thread.join(30.0)
+        self.thread.join(LIMIT_S)
         assert not self.thread.is_alive()
 
 
@@ -118,7 +118,7 @@ def test_it_outlives_the_syncer_and_the_learners(run_of: MakeRun, caplog: pytest
         run.until(lambda: eye.epoch() == second.machine.epoch.counter > first.machine.epoch.counter, "the new epoch")
         trainer.stop()
         run.join("b", pace_s=0.01)
-        eye.thread.join(30.0)
+        eye.thread.join(LIMIT_S)
         assert not eye.thread.is_alive()
     assert eye.error is None
     assert eye.node is not None
@@ -137,9 +137,9 @@ def test_a_syncer_that_goes_at_the_very_end_without_a_word_is_outlived(run_of: M
         assert eye.node is not None
         machine = eye.node.machine
         deaf = {kind: handler for kind, handler in machine._MESSAGES.items() if kind is not Farewell}
-        machine._MESSAGES = deaf  # type: ignore[misc]
+        machine._MESSAGES = deaf
         run.until(lambda: trainer.node is not None and trainer.node.finished, "the end")
-        eye.thread.join(30.0)
+        eye.thread.join(LIMIT_S)
         assert not eye.thread.is_alive()
         assert eye.error is None
         assert (machine.farewell, eye.node.outlived or eye.node.finished, eye.node.exit_code) == (None, True, 0)
@@ -176,6 +176,6 @@ def test_a_thread_that_dies_is_said(run_of: MakeRun) -> None:
         run.until(lambda: eye.node is not None, "the eye")
         assert eye.node is not None
         eye.node.wake.post(explode)
-        eye.thread.join(30.0)
+        eye.thread.join(LIMIT_S)
     assert isinstance(eye.error, MachineError)
     eye.node.close()

@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import zmq
@@ -16,22 +17,29 @@ from torch import nn
 from torch.optim import Optimizer
 
 from zdiloco.core import machine as m
+from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.messages import Welcome
+from zdiloco.core.solitude import GAVE_UP
 from zdiloco.errors import LinkError, MachineError
-from zdiloco.node.counters import CounterFile
+from zdiloco.node.dialler import Dialler
 from zdiloco.node.difference import difference
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner_acts import LearnerActs, LearnerParts, error_of
-from zdiloco.node.learner_body import LearnerBody, forget_inner, layout_for
+from zdiloco.node.learner_body import LearnerBody, layout_for
+from zdiloco.node.learner_loans import Inner
 from zdiloco.node.learner_view import LearnerView
+from zdiloco.node.lifetime import Lifetime
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import Settings, check_name, whole_tokens
+from zdiloco.node.parts import Parts, Stateful
 from zdiloco.node.roads import Roads
-from zdiloco.node.sockets import Road, check_library, dial, new_incarnation
+from zdiloco.node.sockets import check_library, new_incarnation
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
+from zdiloco.rundir.counters import CounterFile
+from zdiloco.rundir.last_values import leave_last
 from zdiloco.tensor.binding import Binding
 from zdiloco.units import NO_EPOCH, RUN_NAME_CHARS, MemberKey
 
@@ -41,6 +49,8 @@ LINGER_MS = 300
 POKE_S = 0.05
 """Longest time between two boundaries while joining or leaving: the network thread's poke usually comes first."""
 WAITING_NOTICE_S = 1.0
+SAVE_S = 4.5
+"""What is not saved so long after `close` was called stays as it was saved before."""
 GATHER_S = 0.02
 """The network thread looks so often for what `step` has left it. Waking it from there would hand it the interpreter
 lock in the middle of `step`: measured, 0.7 ms of pause a step, for words that are not urgent."""
@@ -57,16 +67,18 @@ class LearnerNode(LearnerView):
 
     watching = False
     counting: type[CounterFile] = CounterFile
+    living: type[Lifetime] = Lifetime
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, settings: Settings, *, name: str, hooks: Hooks | None = None
+        self, model: nn.Module, optimizer: Optimizer, settings: Settings, *, name: str, hooks: Hooks | None = None,
+        stateful: Mapping[str, Stateful] | None = None,
     ) -> None:  # fmt: skip
         check_library()
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         check_name(name, "the learner's name")
         self.settings = settings
         self.layout = layout_for(model, settings.sync.num_fragments, settings.learner.strategy)
-        self._optimizer, self._hooks = optimizer, hooks or Hooks()
+        self._hooks = hooks or Hooks()
         self._clock, self._tape = self._hooks.clock, self._hooks.tape
         self._lock = threading.Lock()
         self._net: deque[m.LearnerAction | MemberKey] = deque()  # a key: from here on under this identity
@@ -74,15 +86,19 @@ class LearnerNode(LearnerView):
         self._failure: BaseException | None = None
         self._finish: m.Finish | None = None
         self._stopped: m.Stop | None = None
-        self._closed, self._epoch = False, NO_EPOCH
+        self._closed, self._hasty, self._epoch = False, False, NO_EPOCH
         self._stepped_at: float | None = None
         key, layout = MemberKey(name, new_incarnation()), self.layout
         self.machine = LearnerMachine(
             key, settings.sync, settings.learner, shares=layout.shares, layout_digest=layout.digest,
             run_name=settings.run.name[:RUN_NAME_CHARS], watching=self.watching,
         )  # fmt: skip
-        self._counters = self.counting(settings.run.path, key, len(layout.fragments))
-        self._body = LearnerBody(Binding(model, self.layout), settings.learner.codec)
+        parts = Parts(model, optimizer, stateful or {})
+        self._lifetime = self.living(settings, name, parts, clock=self._clock, on_failure=self._fail)
+        self._counters = self.counting(settings.run.path, key, len(layout.fragments), base=self._lifetime.base)
+        self._binding = Binding(model, self.layout)
+        self._body = LearnerBody(self._binding, settings.learner.codec)
+        self._inner_state = self._body.inner_of(optimizer)
         self.wake = Wake()
         self._worker = Worker("zdiloco-worker", self._fail)
         self._context: zmq.Context[Any] = zmq.Context()
@@ -114,24 +130,29 @@ class LearnerNode(LearnerView):
         seconds = now - self._stepped_at if self._stepped_at is not None else 0.0
         self._stepped_at = now
         self._boundary(m.StepDone(tokens=tokens, seconds=seconds))
+        self._lifetime.now_step(self.machine, seconds)
 
     def close(self, reason: str = "the training loop has ended") -> None:
         """Leave in order: push what fits, say goodbye, end the threads; at most 5 s. Harmless when repeated."""
         if self._closed:
             return
         self._closed = True
-        ends = self._clock() + self.settings.net.leave_s
+        while self._may_finish() and self._at_work():
+            continue  # the last values are coming in: that has its own end
+        ends, save_ends = (self._clock() + seconds for seconds in (self.settings.net.leave_s, SAVE_S))
+        self._lifetime.now_leave(save=self._stopped is None or self._stopped.word != "replaced")
         if not self._over.is_set() and self._failure is None:
             self._feed(m.LeaveRequested(reason=reason))
-            while not self._over.is_set() and self._failure is None and self._clock() < ends:
-                self._boundary(m.Boundary())
-                self._poke.wait(POKE_S)
-                self._poke.clear()
+            while self._at_work() and self._clock() < ends:
+                continue
             if not self._over.is_set() and self._failure is None:
                 self._feed(m.LeaveRequested(reason=reason))  # the second time: now
         self.wake.post(lambda: self._loop.stop(0.5))
         self._thread.join(2.0)
         self._worker.close(0.5)
+        self._lifetime.close(save_ends)
+        if self._stopped is not None and self._stopped.word == GAVE_UP and self.machine.ready:
+            leave_last(self.settings.run.path, self.key.name, self._binding)
         with self._lock:
             machine = self.machine
             self._counters.write(machine.step, machine.trained_tokens, machine.ledger_rows(), left=True)
@@ -139,12 +160,27 @@ class LearnerNode(LearnerView):
         if not self._thread.is_alive():
             self.wake.close()
 
+    def _may_finish(self) -> bool:
+        """Whether the last values are coming in, and nobody is in haste."""
+        hasty = self._hasty or self._hooks.abandon()
+        return self.machine.phase is LearnerPhase.FINISHING and not hasty
+
+    def _at_work(self) -> bool:
+        """A boundary, then a moment's rest: for whoever waits on the training thread. False: the machine is over."""
+        if self._over.is_set() or self._failure is not None:
+            return False
+        self._boundary(m.Boundary())
+        self._poke.wait(POKE_S)
+        self._poke.clear()
+        return True
+
     def __enter__(self) -> "LearnerNode":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close; then, unless an exception is under way, raise LinkError or ConfigError where this learner was stopped
         against its will, so that nobody takes what it has for the run's result."""
+        self._hasty = kind is not None
         self.close()
         error = error_of(self._stopped)
         if error is not None and kind is None:
@@ -154,26 +190,20 @@ class LearnerNode(LearnerView):
 
     def _open(self, key: MemberKey) -> None:
         net = self.settings.net
-        dial(self._roads.sockets, self._context, net, key, 4 * max(self.layout.numels))
+        self._dialler = Dialler(self._roads, self._context, net, 4 * max(self.layout.numels))
+        self._dialler.dial(key)
         self._loop = Loop(self._roads, self.wake, self._clock)
         params = net.inbox(net.receive_bytes)
         self._transfers = Transfers(
             self._roads, params, lambda *at: self._acts.arrived(*at), lambda *at: self._acts.lost(*at), keeps_early=True
         )
         parts = LearnerParts(
-            name=key.name,
-            settings=self.settings,
-            clock=self._clock,
-            wake=self.wake,
-            roads=self._roads,
-            transfers=self._transfers,
-            body=self._body,
-            worker=self._worker,
-            feed=self._feed,
-            stop=self._stop,
-        )
+            name=key.name, settings=self.settings, clock=self._clock, wake=self.wake, roads=self._roads,
+            transfers=self._transfers, body=self._body, inner_state=self._inner_state, worker=self._worker,
+            dialler=self._dialler, feed=self._feed, stop=self._stop,
+        )  # fmt: skip
         self._acts = LearnerActs(parts)
-        self._transfers.on_credit = self._acts.credited
+        self._transfers.on_credit, self._transfers.on_refused = self._acts.credited, self._acts.refused
         self._thread = threading.Thread(target=self._run, name="zdiloco-network", daemon=True)
         self._thread.start()
 
@@ -181,6 +211,9 @@ class LearnerNode(LearnerView):
         """Wait until every fragment holds published values; leave if that fails."""
         try:
             self._wait_to_join()
+            if self._ready.is_set():  # else the run was over first: there is nothing to go on with
+                self._lifetime.now_restore(self.machine.run_id)
+                self._acts.loans.now_begin()
         except BaseException:
             self.close()
             raise
@@ -236,7 +269,7 @@ class LearnerNode(LearnerView):
             self._deal(action, at_boundary)
 
     def _deal(self, action: m.LearnerAction, at_boundary: bool) -> None:
-        if isinstance(action, m.Snapshot | m.Adopt | m.Drop | m.Reincarnate):
+        if isinstance(action, m.Snapshot | m.Adopt | m.Drop | m.Reincarnate | Inner):
             if not at_boundary:
                 raise MachineError(f"{type(action).__name__} away from a boundary")
             self._touch(action)
@@ -248,6 +281,7 @@ class LearnerNode(LearnerView):
             self._acts.give_handback(action)
         elif isinstance(action, m.Ready):
             self.wake.post(self._acts.withdraw)
+            self._lifetime.phases.mark("values loaded")
             self._ready.set()
         elif isinstance(action, m.Finish):
             self._finish = self._finish or action
@@ -258,7 +292,7 @@ class LearnerNode(LearnerView):
                 self._stopped = action
             self._net.append(action)
 
-    def _touch(self, action: m.Snapshot | m.Adopt | m.Drop | m.Reincarnate) -> None:
+    def _touch(self, action: m.Snapshot | m.Adopt | m.Drop | m.Reincarnate | Inner) -> None:
         """Do what may only be done at a boundary: one copy, or one in-place change."""
         if isinstance(action, m.Snapshot):
             copied, reference = self._body.now_snapshot(action.fragment)
@@ -269,8 +303,10 @@ class LearnerNode(LearnerView):
             self._worker.submit(lambda: self._body.give_back(fragment, unused))  # jobs before it may still read them
         elif isinstance(action, m.Drop):
             self._body.now_drop(action.fragment)
-        else:
+        elif isinstance(action, m.Reincarnate):
             self._reincarnate()
+        elif (seen := self._acts.loans.now_do(action)) is not None:
+            self._ask(seen, at_boundary=True)
 
     def _reincarnate(self) -> None:
         """Go on as a new incarnation: fresh inner state, counters and sockets of its own."""
@@ -278,17 +314,18 @@ class LearnerNode(LearnerView):
         self._counters.write(machine.step, machine.trained_tokens, machine.ledger_rows())
         self._counters.close()
         key = MemberKey(machine.key.name, new_incarnation())
-        self._counters = self.counting(self.settings.run.path, key, len(self.layout.fragments), required=False)
-        forget_inner(self._optimizer)
+        self._lifetime.now_start_over(machine.step)
+        self._acts.loans.now_begin()
+        self._counters = self.counting(
+            self.settings.run.path, key, len(self.layout.fragments), base=self._lifetime.base, required=False
+        )
         self._net.append(key)  # after what the old incarnation still has to say
         self._ask(m.Reborn(incarnation=key.incarnation), at_boundary=True)
 
     def _redial(self, key: MemberKey) -> None:
-        for road in (Road.CONTROL, Road.BULK):
-            self._roads.sockets[road].close(0)
         self._roads.forget(m.SYNCER)
         self._transfers.inbox.cancel_peer(m.SYNCER)
-        dial(self._roads.sockets, self._context, self.settings.net, key, 4 * max(self.layout.numels))
+        self._dialler.dial(key)
 
     # ---- the network thread
 
@@ -318,14 +355,18 @@ class LearnerNode(LearnerView):
         """A control message came in."""
         if self._transfers.on_message(key, message, now):
             return
+        if isinstance(message, Welcome):  # a silence is over, and what was on its way may be lost
+            self._transfers.inbox.resume(m.SYNCER, now)
         if isinstance(message, Welcome) and message.epoch != self._epoch:
             self._epoch = message.epoch
             self._transfers.outbox.forget_peer(key)  # another syncer: it has nothing of what the former was sent
+        self._lifetime.heard(message)
         self._feed(m.Received(key=m.SYNCER, message=message))
 
     def on_chunk(self, key: MemberKey, chunk: Any, payload: memoryview, now: float) -> None:
         """A chunk came in."""
-        self._transfers.on_chunk(key, chunk, payload, now)
+        if self._transfers.on_chunk(key, chunk, payload, now) and self.machine.phase is LearnerPhase.FINISHING:
+            self._feed(m.ChunkArrived())
 
     def on_time(self, now: float) -> None:
         """Inputs are drained."""
@@ -334,7 +375,7 @@ class LearnerNode(LearnerView):
             due = self.machine.deadline()
         if due is not None and now >= due:
             self._feed(m.TimerDue())
-        self._transfers.turn(now)
+        self._acts.turn(now)
 
     def deadline(self) -> float | None:
         """The next moment at which machine or transfers want to be asked."""

@@ -16,18 +16,27 @@ from zdiloco.core import machine as m
 from zdiloco.core.messages import Body, Handback, InitialOffer, LayoutOffer, Update
 from zdiloco.errors import ConfigError, LinkError, MachineError, PeerError, ZdilocoError
 from zdiloco.node.clock import Clock
-from zdiloco.node.learner_body import Incoming, LearnerBody
+from zdiloco.node.dialler import Dialler
+from zdiloco.node.incoming import IncomingUpdate
+from zdiloco.node.learner_body import LearnerBody
+from zdiloco.node.learner_loans import LearnerLoans
 from zdiloco.node.params import Settings
 from zdiloco.node.roads import Roads
+from zdiloco.node.sockets import Road
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
-from zdiloco.tensor.codecs import NAMES, get_codec
+from zdiloco.tensor.codecs import get_codec
+from zdiloco.tensor.delta import CODECS, GRIDS
 from zdiloco.tensor.device import Copied
+from zdiloco.tensor.inner import InnerState
 from zdiloco.units import MemberKey
 from zdiloco.wire.bodies import encode_map, join_update, split_update
 from zdiloco.wire.frames import Buffer
-from zdiloco.wire.transfer import Credit
+from zdiloco.wire.meter import LinkMeter
+from zdiloco.wire.pace import LEAST_CHUNK, chunk_for
+from zdiloco.wire.transfer import Credit, Gone
+from zdiloco.wire.vain import Vain
 
 log = logging.getLogger("zdiloco.node.learner")
 
@@ -45,7 +54,9 @@ class LearnerParts:
     roads: Roads
     transfers: Transfers
     body: LearnerBody
+    inner_state: InnerState
     worker: Worker
+    dialler: Dialler
     feed: Callable[[m.LearnerEvent], None]
     stop: Callable[[m.Stop], None]
 
@@ -58,11 +69,29 @@ class LearnerActs:
         self._receiving: dict[str, Update] = {}
         self._once: dict[str, Body] = {}
         self._offers = 0
-        self._chunk_bytes = parts.settings.net.chunk_bytes
+        self._meter = LinkMeter()
+        self._gave_up = False
+        self._vain = Vain(parts.transfers.inbox, parts.settings.net.give_up_s)
+        self.loans = LearnerLoans(parts)
 
     def do(self, action: m.LearnerAction) -> None:
         """Carry one action out, on the network thread."""
         self._ACTIONS[type(action)](self, action)
+
+    def turn(self, now: float) -> None:
+        """Inputs are drained: see to the transfers, and dial a road anew that is half open."""
+        transfers = self._parts.transfers
+        transfers.turn(now)
+        road = self._vain.judge(m.SYNCER, self._parts.roads.of(m.SYNCER).frames_down, now)
+        if road not in self._parts.roads.sockets:  # none is dead, or the one that the machine has left
+            return
+        why = "what is asked for on it does not come, though the syncer is heard"
+        log.warning("%s dials the %s road anew why=%r", self._parts.name, road, why)
+        if road == Road.BULK_CAST:
+            self._parts.dialler.listen(True)
+        else:
+            self._parts.dialler.dial_bulk()
+            transfers.inbox.resume(m.SYNCER, now)
 
     def _send(self, action: m.Send) -> None:
         self._parts.roads.send(action.key, action.message)
@@ -73,11 +102,17 @@ class LearnerActs:
     def _stop(self, action: m.Stop) -> None:
         self._parts.stop(action)
 
+    def _listen(self, action: m.Listen) -> None:
+        self._parts.dialler.listen(action.on)
+        self._parts.transfers.forget_early()
+        self._parts.transfers.inbox.forgive(m.SYNCER)  # what was not heard before says nothing of this road
+
     def _forget(self, action: m.Forget) -> None:
         for seq in action.seqs:
             name = contribution_name(action.fragment, seq)
             self._parts.transfers.outbox.drop(name)
             self._parts.roads.drop_transfer(m.SYNCER, name)
+            self._meter.forget(name)
 
     # ---- updates
 
@@ -93,14 +128,17 @@ class LearnerActs:
 
     def _wrong_size(self, update: Update) -> str:
         """Say why the announced length cannot be right, before a byte of it is allocated; empty: it can."""
-        if update.codec not in NAMES:
-            return f"no codec is called {update.codec!r}"
+        kind, allowed = ("delta", CODECS) if update.base else ("value", GRIDS)
+        if update.codec not in allowed:
+            return f"no {kind} comes in a codec called {update.codec!r}"
         wanted = get_codec(update.codec).encoded_bytes(self._parts.body.layout.numels[update.fragment])
         fits = update.value_bytes == wanted and wanted <= update.body.nbytes <= wanted + MAX_RECORD_BYTES
         return "" if fits else f"{update.body.nbytes} bytes, where {wanted} and a record are right"
 
     def arrived(self, key: MemberKey, transfer: str, now: float) -> None:
         """A body is complete."""
+        if self.loans.arrived(transfer):
+            return
         update = self._receiving.pop(transfer, None)
         if update is None:
             self._parts.transfers.release(key, transfer, now)
@@ -114,11 +152,13 @@ class LearnerActs:
             self._parts.feed(m.UpdateLost(update=update))
             return
         here = self._parts.body.fragments[update.fragment].incoming
-        here.setdefault(update.stamp, Incoming(transfer, update.codec, value))
+        incoming = IncomingUpdate(transfer, update.codec, value, update.value_digest, update.base)
+        here.setdefault(update.stamp, incoming)
         self._parts.feed(m.UpdateReady(update=update, records=records))
 
     def lost(self, key: MemberKey, transfer: str, reason: str, now: float) -> None:
         """A body will not come."""
+        self.loans.lost(transfer, reason)
         update = self._receiving.pop(transfer, None)
         if update is not None:
             log.info("update of fragment %d is lost why=%r", update.fragment, reason)
@@ -143,16 +183,23 @@ class LearnerActs:
         """Have a snapshot encoded and offered."""
 
         def work() -> None:
-            encoded = self._parts.body.later_encode(action.fragment, action.seq, copied, reference)
-            job = partial(self._offer, action, self._parts.body.codec_of(action.fragment), _view(encoded))
-            self._parts.wake.post(job)
+            body, began = self._parts.body, self._parts.clock()
+            encoded = body.later_encode(action.fragment, action.seq, copied, reference, action.codec)
+            seconds = self._parts.clock() - began
+            codec = body.codec_of(action.fragment, action.codec)
+            self._parts.wake.post(partial(self._offer, action, codec, _view(encoded), seconds))
 
         self._parts.worker.submit(work)
 
-    def _offer(self, action: m.Snapshot, codec: str, payload: memoryview) -> None:
+    def _offer(self, action: m.Snapshot, codec: str, payload: memoryview, encode_s: float) -> None:
         name = contribution_name(action.fragment, action.seq)
         body = self._parts.transfers.outbox.add(name, payload, self._chunk_bytes)
-        self._parts.feed(m.Encoded(fragment=action.fragment, seq=action.seq, codec=codec, body=body))
+        self._meter.offered(name, body.nbytes, self._parts.clock())
+        encoded = m.Encoded(
+            fragment=action.fragment, seq=action.seq, codec=codec, body=body, encode_s=encode_s,
+            link_bytes_s=self._meter.bytes_s,
+        )  # fmt: skip
+        self._parts.feed(encoded)
 
     def give_prepare(self, action: m.Prepare) -> None:
         """Have the change of an update worked out."""
@@ -160,9 +207,11 @@ class LearnerActs:
         incoming, reference = values.incoming[action.stamp], values.reference
 
         def work() -> None:
-            self._parts.body.later_prepare(action, incoming, reference)
+            wrong = self._parts.body.later_prepare(action, incoming, reference)
             self._parts.wake.post(partial(self.release, incoming.transfer))
-            event = m.Prepared(fragment=action.fragment, serial=action.serial)
+            event: m.LearnerEvent = m.Prepared(fragment=action.fragment, serial=action.serial)
+            if wrong:
+                event = m.Misfit(fragment=action.fragment, serial=action.serial, reason=wrong)
             self._parts.wake.post(partial(self._parts.feed, event))
 
         self._parts.worker.submit(work)
@@ -219,11 +268,24 @@ class LearnerActs:
         return body
 
     def credited(self, key: MemberKey, credit: Credit, now: float) -> None:
-        """The syncer gives credit: what it has whole, and wants once, goes."""
+        """The syncer gives credit: the link is measured; what it has whole, and wants once, goes."""
+        self._meter.credited(credit, now)
+        self._vain.credited(credit)
+        self._gave_up &= not credit.received
         body = self._once.get(credit.transfer)
         if body is not None and credit.received >= body.nbytes:
             self._parts.transfers.outbox.drop(credit.transfer)
             del self._once[credit.transfer]
+
+    def refused(self, key: MemberKey, gone: Gone, now: float) -> None:
+        """The syncer has given a transfer up."""
+        self._gave_up = True
+
+    @property
+    def _chunk_bytes(self) -> int:
+        """Bytes of a chunk of what is offered now: the least where the syncer gave up, until something gets through."""
+        most = self._parts.settings.net.chunk_bytes
+        return min(most, LEAST_CHUNK) if self._gave_up else chunk_for(self._meter.bytes_s, most)
 
     def withdraw(self) -> None:
         """Nothing that was offered once is wanted any more."""
@@ -236,9 +298,13 @@ class LearnerActs:
         m.Note: _note,
         m.Stop: _stop,
         m.Forget: _forget,
+        m.Listen: _listen,
         m.Receive: _receive,
         m.Discard: _discard,
         m.SendLayout: _send_layout,
+        m.EndLending: lambda self, action: self.loans.end_lending(),
+        m.ReceiveLoan: lambda self, action: self.loans.receive(action.loan),
+        m.DropLoan: lambda self, action: self.loans.drop(action.loan),
     }
 
 

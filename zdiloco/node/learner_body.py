@@ -16,9 +16,11 @@ from torch.optim import Adagrad, Optimizer
 
 from zdiloco.core.machine import Prepare
 from zdiloco.errors import MachineError
+from zdiloco.node.incoming import IncomingUpdate
 from zdiloco.tensor.binding import Binding
 from zdiloco.tensor.codecs import get_codec
 from zdiloco.tensor.device import Copied, CpuRoad, Staged, road_for
+from zdiloco.tensor.inner import InnerState
 from zdiloco.tensor.inventory import inventory
 from zdiloco.tensor.layout import Layout, TensorKind, layout_of
 from zdiloco.units import FragmentId, Stamp
@@ -44,27 +46,17 @@ def forget_inner(optimizer: Optimizer) -> None:
             optimizer.state[parameter] = {"step": torch.tensor(0.0), "sum": start}
 
 
-@dataclass(slots=True)
-class Incoming:
-    """An update that is here: its value as bytes in `codec`, and decoded, (n_p,) fp32, once a worker was at it."""
-
-    transfer: str
-    codec: str
-    value: memoryview | None
-    theta: Tensor | None = None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A prepared adoption. With keep = 1: values += `delta`. Else values <- theta + keep * (values - R + delta).
+    """A prepared adoption. With keep = 1: values += `shift`. Else values <- theta + keep * (values - R + shift).
 
-    `delta` is None with `reset`: values <- theta, which is then also in `whole`.
+    `shift` is None with `reset`: values <- theta, which is then also in `whole`.
     """
 
     stamp: Stamp
     codec: str
     theta: Tensor
-    delta: Staged | None
+    shift: Staged | None
     whole: Staged | None
     keep: float
 
@@ -76,7 +68,7 @@ class FragmentValues:
     reference: Tensor | None = None
     codec: str = "fp32"
     kept: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
-    incoming: dict[Stamp, Incoming] = field(default_factory=dict)
+    incoming: dict[Stamp, IncomingUpdate] = field(default_factory=dict)
     change: Change | None = None
 
 
@@ -90,9 +82,13 @@ class LearnerBody:
         self._codec = codec
         self.fragments = [FragmentValues() for _ in self.layout.fragments]
 
-    def codec_of(self, fragment: FragmentId) -> str:
-        """The codec of this learner's contributions to a fragment."""
-        return "fp32" if self.layout.fragments[fragment].is_buffers else self._codec
+    def codec_of(self, fragment: FragmentId, codec: str = "") -> str:
+        """The codec of a contribution to a fragment that is to be in `codec` (empty: as the settings say)."""
+        return "fp32" if self.layout.fragments[fragment].is_buffers else codec or self._codec
+
+    def inner_of(self, optimizer: Optimizer) -> InnerState:
+        """The state of this model's inner optimizer, by fragment."""
+        return InnerState(optimizer, self._binding, self._road)
 
     # ---- on the training thread, at a boundary
 
@@ -114,21 +110,21 @@ class LearnerBody:
         unused = [] if values.reference is None else [values.reference]
         if change.whole is not None:
             self._road.now_load(change.whole)
-        elif change.delta is not None and change.keep == 1.0:
-            unused += self._road.now_add(change.delta)
-        elif change.delta is not None:
-            unused += self._blend(fragment, change, change.delta)
+        elif change.shift is not None and change.keep == 1.0:
+            unused += self._road.now_add(change.shift)
+        elif change.shift is not None:
+            unused += self._blend(fragment, change, change.shift)
         values.reference, values.codec, values.change = change.theta, change.codec, None
         values.incoming.pop(stamp, None)
         return unused
 
-    def _blend(self, fragment: FragmentId, change: Change, delta: Staged) -> list[Tensor]:
+    def _blend(self, fragment: FragmentId, change: Change, shift: Staged) -> list[Tensor]:
         """For study, and on the host: the training thread waits for a device."""
-        assert delta.host is not None
+        assert shift.host is not None
         mine = self._binding.gather(fragment, self._road.vector(fragment))
-        mine.sub_(self._reference(fragment)).add_(delta.host).mul_(change.keep).add_(change.theta)
+        mine.sub_(self._reference(fragment)).add_(shift.host).mul_(change.keep).add_(change.theta)
         self._binding.load_(fragment, mine)
-        return [delta.host, mine]
+        return [shift.host, mine]
 
     def now_drop(self, fragment: FragmentId) -> None:
         """Values <- R; where there is no R yet, there is nothing to go back to. Rare: it waits for a device."""
@@ -139,12 +135,14 @@ class LearnerBody:
 
     # ---- on the worker thread
 
-    def later_encode(self, fragment: FragmentId, seq: int, copied: Copied, reference: Tensor) -> Tensor:
+    def later_encode(
+        self, fragment: FragmentId, seq: int, copied: Copied, reference: Tensor, codec: str = ""
+    ) -> Tensor:  # fmt: skip
         """Encode R - values, keep the bytes under `seq`, and return them, (n,) u8. `copied` is used up.
 
         Of buffers encode -values: statistics are no work that could be added to what others did since R.
         """
-        codec, host = self.codec_of(fragment), self._road.later_host(copied)
+        codec, host = self.codec_of(fragment, codec), self._road.later_host(copied)
         if self.layout.fragments[fragment].is_buffers:
             torch.neg(host, out=host)
         else:
@@ -154,64 +152,66 @@ class LearnerBody:
         self.give_back(fragment, [host])
         return encoded
 
-    def later_prepare(self, action: Prepare, incoming: Incoming, reference: Tensor | None) -> None:
-        """Decode the update if that was not done yet, and work the change out that leads to it from `reference`."""
+    def later_prepare(self, action: Prepare, incoming: IncomingUpdate, reference: Tensor | None) -> str:
+        """Decode the update if that was not done yet, and work the change out that leads to it from `reference`.
+
+        Returns why it does not fit, and has prepared nothing; empty: it does. R is that of the last adoption still.
+        """
         fragment = self.layout.fragments[action.fragment]
-        if incoming.theta is None:
-            if incoming.value is None:
-                raise MachineError(f"fragment {fragment.index}: the bytes of {action.stamp} are gone")
-            incoming.theta = get_codec(incoming.codec).decode(incoming.value, fragment.numel)
-            incoming.value = None
+        wrong = incoming.work_out(reference, self.fragments[action.fragment].codec, fragment.numel)
+        if wrong or incoming.theta is None:
+            return wrong
         first = reference is None  # values of every fragment come at once: none waits for its boundary on a device
         if first:
             self._road.later_reserve()
-        delta = whole = None
+        shift = whole = None
         if action.reset or fragment.is_buffers or reference is None:
             whole = self._road.later_stage(action.fragment, incoming.theta, direct=first)
         else:
-            delta = self._later_delta(action, incoming.theta, reference)
+            shift = self._later_shift(action, incoming.theta, reference)
         self._replace_change(
             action.fragment,
             Change(
                 stamp=action.stamp,
-                codec=incoming.codec,
+                codec=incoming.grid,
                 theta=incoming.theta,
-                delta=delta,
+                shift=shift,
                 whole=whole,
                 keep=action.keep,
             ),
         )
+        return ""
 
-    def _later_delta(self, action: Prepare, theta: Tensor, reference: Tensor) -> Staged:
-        delta = self._road.vector(action.fragment)
+    def _later_shift(self, action: Prepare, theta: Tensor, reference: Tensor) -> Staged:
+        shift = self._road.vector(action.fragment)
         if action.keep == 1.0:
-            torch.sub(theta, reference, out=delta)
+            torch.sub(theta, reference, out=shift)
         else:
-            delta.zero_()
-        self._settle(action, delta)
-        staged = self._road.later_stage(action.fragment, delta, direct=action.keep != 1.0)
+            shift.zero_()
+        self._settle(action, shift)
+        staged = self._road.later_stage(action.fragment, shift, direct=action.keep != 1.0)
         if staged.host is None:
-            self.give_back(action.fragment, [delta])
+            self.give_back(action.fragment, [shift])
         return staged
 
     def _replace_change(self, fragment: FragmentId, change: Change | None) -> None:
         """The machine lets nobody adopt while this is under way."""
         values = self.fragments[fragment]
         before, values.change = values.change, change
-        for staged in (before.delta, before.whole) if before else ():
+        for staged in (before.shift, before.whole) if before else ():
             if staged is not None:
                 self._road.release(staged)
 
-    def _settle(self, action: Prepare, delta: Tensor) -> None:
-        """delta - û(subtract) + Σ û(restore), with û = -decode of the kept bytes."""
+    def _settle(self, action: Prepare, shift: Tensor) -> None:
+        """shift - û(subtract) + Σ û(restore), with û = -decode of the kept bytes."""
         kept = self.fragments[action.fragment].kept
         signs = [(action.subtract, 1.0)] if action.subtract else []
         for seq, sign in [*signs, *((seq, -1.0) for seq in action.restore)]:
             if seq not in kept:
                 raise MachineError(f"fragment {action.fragment}: the bytes of contribution {seq} are not kept any more")
             codec, encoded = kept[seq]
-            scratch = get_codec(codec).decode(encoded, delta.numel(), self._road.vector(action.fragment))
-            delta.add_(scratch, alpha=sign)
+            scratch = get_codec(codec).decode(encoded, shift.numel(), self._road.vector(action.fragment))
+            shift.add_(scratch, alpha=sign)
             self.give_back(action.fragment, [scratch])
 
     def later_forget(self, fragment: FragmentId, seqs: Sequence[int]) -> None:

@@ -7,6 +7,8 @@ import threading
 
 from zdiloco.core import machine as m
 from zdiloco.core.learner import LearnerMachine
+from zdiloco.node.lifetime import Lifetime
+from zdiloco.node.resumed import Resumed
 from zdiloco.node.roads import Roads
 from zdiloco.units import MemberKey
 
@@ -19,6 +21,7 @@ class LearnerView:
     _roads: Roads
     _finish: m.Finish | None
     _stopped: m.Stop | None
+    _lifetime: Lifetime
 
     @property
     def finished(self) -> bool:
@@ -27,7 +30,7 @@ class LearnerView:
 
     @property
     def reached_target(self) -> bool:
-        """Whether it is over because the run has reached its target."""
+        """Whether it is over because the run has reached its target, and the model holds the run's last values."""
         return self._finish is not None and self._finish.finished
 
     @property
@@ -55,6 +58,11 @@ class LearnerView:
     def key(self) -> MemberKey:
         """Name and incarnation of this process."""
         return self.machine.key
+
+    @property
+    def resumed(self) -> Resumed:
+        """What this process has begun from: steps made before, the parts that are back, and its phases so far."""
+        return self._lifetime.resumed
 
     @property
     def counts(self) -> dict[str, int]:

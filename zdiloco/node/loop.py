@@ -125,12 +125,13 @@ class Loop:
                 due.append(moment)
         poller = zmq.Poller()
         poller.register(self.wake.fileno(), zmq.POLLIN)
-        for road, socket in self.roads.sockets.items():
+        for road in self.roads.sockets:
             listens = not (self.roads.server and road in (Road.CONTROL_CAST, Road.BULK_CAST))
-            wants_out = not self.roads.server and road in waiting
-            flags = (zmq.POLLIN if listens else 0) | (zmq.POLLOUT if wants_out else 0)
-            if flags:
-                poller.register(socket, flags)
+            outlets = self.roads.outlets(road) if not self.roads.server and road in waiting else ()
+            for socket in self.roads.ends(road):
+                flags = (zmq.POLLIN if listens else 0) | (zmq.POLLOUT if socket in outlets else 0)
+                if flags:
+                    poller.register(socket, flags)
         poller.poll(math.ceil(max(0.0, min(due) - now) * 1000))
 
     def _is_over(self) -> bool:

@@ -9,7 +9,8 @@ import safetensors
 
 from zdiloco.errors import ConfigError, StoreError
 from zdiloco.node.params import RunParams
-from zdiloco.node.store import Cut, Store
+from zdiloco.rundir.archive import Cut
+from zdiloco.rundir.store import Store
 from zdiloco.units import RUN_NAME_CHARS, run_name_in
 
 

@@ -5,7 +5,7 @@ Rule: every field has its unit and its meaning in metadata; defaults suit one ma
 
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
 from zdiloco.knobs import check_choices, check_knobs, knob
 from zdiloco.wire.flow import InboxParams, check_flow
+from zdiloco.wire.stripes import MOST_STRIPES
 
 if TYPE_CHECKING:
     from zdiloco.tensor.outer import OuterParams
@@ -71,10 +72,12 @@ class MergeParams:
     method: str = knob("rda", "'rda': norms and directions averaged apart, per tensor; 'avg': plain weighted average")
     outer_lr: float = knob(1.0, "learning rate of the outer step")
     outer_momentum: float = knob(0.0, "Nesterov momentum of the outer step; harmful with few outer steps")
-    publish_codec: str = knob("bf16", "how updates are encoded: 'bf16' or 'fp32'")
+    publish_codec: str = knob("bf16", "how published values are rounded: 'bf16' or 'fp32'")
+    delta_codec: str = knob("none", "broadcast only what has changed, as 'int8' or '4bit'; 'none': values as they are")
 
     def __post_init__(self) -> None:
         check_choices(self, "merge", method=("rda", "avg"), publish_codec=("bf16", "fp32"))
+        check_choices(self, "merge", delta_codec=("none", "int8", "4bit"))
         check_knobs(self, "merge", outer_lr=(1e-6, 10), outer_momentum=(0, 0.999999))
 
     @property
@@ -90,11 +93,12 @@ class NetParams:
     """Sockets and transfers. Four consecutive ports: control, bulk, control broadcast, bulk broadcast."""
 
     listen: str = knob("127.0.0.1", "address that the syncer binds")
-    connect: str = knob("127.0.0.1", "host that learners dial")
+    connect: str = knob("127.0.0.1", "host that learners and relays dial")
     port: int = knob(5700, "first of four consecutive ports", "port")
     insecure: bool = knob(False, "allow a listen address other than loopback, without keys: anybody may then join")
-    chunk_bytes: int = knob(2**20, "payload of one chunk", "bytes")
-    window_bytes: int = knob(2**23, "most bytes under way from one peer: twice bandwidth x delay", "bytes")
+    chunk_bytes: int = knob(2**20, "payload of one chunk; on a slow link it is smaller", "bytes")
+    window_bytes: int = knob(2**23, "most bytes under way from one peer; a slower link gets less", "bytes")
+    stripes: int = knob(1, "bulk connections of a learner, 1 to 4: more for a long link that loses packets")
     receive_bytes: int = knob(2**32, "memory of a learner for updates under way", "bytes")
     stall_s: float = knob(2.0, "a transfer without a chunk for so long is asked for again", "s")
     give_up_s: float = knob(30.0, "a transfer without progress for so long is given up", "s")
@@ -103,7 +107,7 @@ class NetParams:
     def __post_init__(self) -> None:
         check_knobs(self, "net", port=(1024, 65532), chunk_bytes=(1024, 2**23))
         check_knobs(self, "net", receive_bytes=(2**16, 2**50), stall_s=(0.01, 3600), give_up_s=(0.01, 1e6))
-        check_knobs(self, "net", leave_s=(0, 3600))
+        check_knobs(self, "net", leave_s=(0, 3600), stripes=(1, MOST_STRIPES))
         check_flow(self.window_bytes, self.stall_s, self.give_up_s)
         if self.window_bytes < self.chunk_bytes:
             raise ConfigError(f"net.window_bytes is {self.window_bytes}; it must hold a chunk of {self.chunk_bytes}")
@@ -124,6 +128,46 @@ class NetParams:
             stall_s=self.stall_s,
             give_up_s=self.give_up_s,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelayParams:
+    """What a relay offers its region; it dials net.connect and net.port. `net.insecure` holds for its address, too."""
+
+    listen: str = knob("127.0.0.1", "address that a relay binds for the learners of its region")
+    port: int = knob(5710, "first of four consecutive ports of a relay; its learners' net.port", "port")
+    cache_bytes: int = knob(2**31, "memory of a relay for published states, to repair and to join from", "bytes")
+    budget_bytes: int = knob(2**28, "memory of a relay for chunks on their way that somebody does not take", "bytes")
+    most_learners: int = knob(64, "learners behind one relay; more are turned away", "learners")
+    forget_after_s: float = knob(30.0, "a relay hangs up upstream for a learner that is silent for so long", "s")
+    premerge: bool = knob(False, "relays merge what their learners send before it goes up; the syncer reads this, too")
+    premerge_codec: str = knob("fp32", "how merged values go up: 'fp32', equal to merging at the syncer; or 'bf16'")
+
+    def __post_init__(self) -> None:
+        check_knobs(self, "relay", port=(1024, 65532), cache_bytes=(2**16, 2**50), budget_bytes=(2**16, 2**50))
+        check_knobs(self, "relay", most_learners=(1, 4096), forget_after_s=(1, 1e6))
+        check_choices(self, "relay", premerge_codec=("fp32", "bf16"))
+        if not HOST.fullmatch(self.listen):
+            raise ConfigError(f"relay.listen is {self.listen!r}; allowed is the name or address of a host")
+
+    def check_listen(self, net: NetParams) -> None:
+        """Raise ConfigError for an address beyond loopback without net.insecure."""
+        if self.listen not in LOOPBACK and not net.insecure:
+            raise ConfigError(
+                f"relay.listen is {self.listen!r}: without keys only loopback is bound ({', '.join(LOOPBACK)}). Set "
+                "net.insecure = true where you trust everybody who can reach this address"
+            )
+
+    def region(self, net: NetParams) -> NetParams:
+        """What this relay binds. Raises ConfigError for an address beyond loopback without net.insecure, and for ports
+        that are those which it dials."""
+        self.check_listen(net)
+        if abs(self.port - net.port) < 4 and (net.connect in LOOPBACK or net.connect == self.listen):
+            raise ConfigError(
+                f"relay.port is {self.port} and net.port {net.port}: a relay would dial itself. Choose a relay.port "
+                "that is at least 4 away"
+            )
+        return replace(net, listen=self.listen, port=self.port)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,3 +195,5 @@ class Settings(Protocol):
     def net(self) -> NetParams: ...
     @property
     def checkpoint(self) -> CheckpointParams: ...
+    @property
+    def relay(self) -> RelayParams: ...

@@ -51,12 +51,12 @@ class Query:
         params = net.inbox(MAX_STATUS_BYTES)
         self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=False)
 
-    def ask(self, timeout_s: float, *, layout: bool = False) -> dict[str, Any]:
-        """Return the syncer's status, or with `layout` that of its run.
+    def ask(self, timeout_s: float, *, layout: bool = False, relay: bool = False) -> dict[str, Any]:
+        """Return the syncer's status, or with `layout` that of its run; with `relay` that of a relay, if it is one.
 
         Raises LinkError where no answer comes within `timeout_s`, ConfigError where it has another protocol version.
         """
-        self._question = StatusQuery(layout=layout)
+        self._question = StatusQuery(layout=layout, relay=relay)
         self._let_go()  # what the question before this one was still waiting for
         self._answer, self._asked_at, self._ends = None, float("-inf"), self._clock() + timeout_s
         while self._clock() < self._ends:

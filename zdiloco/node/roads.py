@@ -10,18 +10,21 @@ either, and so learns it.
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import zmq
 
 from zdiloco.core.machine import SYNCER
-from zdiloco.core.messages import Heartbeat, Hello, Report, StatusQuery, Unwelcome
+from zdiloco.core.messages import Heartbeat, Hello, Receipt, Report, StatusQuery, Unwelcome
 from zdiloco.errors import ConfigError, MalformedFrame, PeerError, VersionMismatch
 from zdiloco.node.sockets import Road, identity_of, key_of
 from zdiloco.units import MemberKey
 from zdiloco.wire.encoding import decode, encode
 from zdiloco.wire.outbox import ChunkOut
+from zdiloco.wire.stripes import Stripes
 from zdiloco.wire.transfer import Chunk
 
 log = logging.getLogger(__name__)
@@ -30,7 +33,7 @@ CONTROL_WAITING = 256
 """Most control messages that wait for one peer; above it the oldest is dropped."""
 MOST_CHUNKS = 1024
 """Chunks that may wait for one peer before its credits are passed over: it reads nothing, and asks for ever more."""
-NEWEST_ONLY = (Hello, Heartbeat, Report, StatusQuery)
+NEWEST_ONLY = (Hello, Heartbeat, Receipt, Report, StatusQuery)
 """What says how things are now: of those that wait, only the last one is worth sending."""
 MAX_COUNTED = 4096
 """Most peers whose counts are kept: incarnations come and go."""
@@ -57,36 +60,72 @@ class Counts:
     malformed: Counter[str] = field(default_factory=Counter)
 
 
-class Roads:
-    """The sockets of one process. `server` says whether they are ROUTER and PUB, or DEALER and SUB."""
+class Offered(Enum):
+    """What became of frames that were handed to a socket."""
 
-    def __init__(self, sockets: Mapping[Road, "zmq.Socket[bytes]"], *, server: bool) -> None:
+    TAKEN = auto()
+    FULL = auto()
+    NOWHERE = auto()
+    """The peer is not there, or not on this stripe."""
+
+
+class Roads:
+    """The sockets of one process. `server` says whether they are ROUTER and PUB, or DEALER and SUB.
+
+    `more`: a learner's bulk stripes beyond the first; `most_stripes`: how many of each learner a server tries.
+    `waiting_of`: bytes of chunks that wait to be sent, by transfer; `waiting_bytes`: of all of them.
+    """
+
+    def __init__(self, sockets: Mapping[Road, "zmq.Socket[bytes]"], *, server: bool, most_stripes: int = 1) -> None:
         self.sockets = dict(sockets)
-        self.server = server
+        self.more: list[zmq.Socket[bytes]] = []
+        self.server, self.most_stripes = server, most_stripes
         self.counts: dict[MemberKey, Counts] = {}
         self.strangers: Counter[str] = Counter()
         self.version = ""
+        self.waiting_of: Counter[str] = Counter()
+        self.waiting_bytes = 0
         self._understood = False
         self._control: dict[MemberKey, deque[tuple[type, bytes]]] = {}
         self._bulk: dict[MemberKey, OrderedDict[tuple[str, int], ChunkOut]] = {}
+        self._stripes: dict[MemberKey, Stripes] = {}
+
+    def ends(self, road: Road) -> list["zmq.Socket[bytes]"]:
+        """The sockets of a road: more than one only where a learner has several bulk stripes, none where it does not
+        listen to a broadcast."""
+        first = self.sockets.get(road)
+        return [first, *(self.more if road is Road.BULK else ())] if first else []
+
+    def outlets(self, road: Road) -> list["zmq.Socket[bytes]"]:
+        """Those of a learner that may take the next frames of a road."""
+        ends = self.ends(road)
+        return [ends[number] for number in self.stripes_of(SYNCER).turns()] if len(ends) > 1 else ends
 
     # ---- receiving
 
     def receive(self, road: Road, most: int) -> Iterator[Arrival | None]:
         """Yield up to `most` arrivals that are there now; None stands for one that did not parse."""
-        for _ in range(most):
-            try:  # what an arrival sets off may have put another socket in its place
-                frames = self.sockets[road].recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+        for turn in range(most):
+            frames = self._next(road, turn)
+            if frames is None:
                 return
             yield self._parse(road, frames)
+
+    def _next(self, road: Road, turn: int) -> Frames | None:
+        """What is there next on a road, its stripes in turn."""
+        ends = self.ends(road)  # what an arrival sets off may have put other sockets in their places
+        for number in range(turn, turn + len(ends)):
+            with suppress(zmq.Again):
+                return ends[number % len(ends)].recv_multipart(zmq.NOBLOCK, copy=False)
+        return None
 
     def _parse(self, road: Road, frames: Frames) -> Arrival | None:
         key = SYNCER
         if self.server:
-            sender = key_of(frames.pop(0).bytes)
-            if sender is None:
-                self.strangers["identity"] += 1
+            identity = frames.pop(0).bytes
+            sender = key_of(identity)
+            if sender is None or (road is Road.CONTROL and identity != identity_of(sender)):
+                self.strangers["identity"] += 1  # words come on no stripe
                 return None
             key = sender
         counts = self.of(key)
@@ -146,8 +185,18 @@ class Roads:
 
     def send_chunks(self, key: MemberKey, chunks: list[ChunkOut]) -> None:
         """Queue chunks for one peer; `flush` sends them. One that waits already keeps its place."""
-        if chunks:
-            self._bulk.setdefault(key, OrderedDict()).update(((c.transfer, c.index), c) for c in chunks)
+        if not chunks:
+            return
+        waiting, stripes = self._bulk.setdefault(key, OrderedDict()), self.stripes_of(key)
+        for chunk in chunks:
+            place = (chunk.transfer, chunk.index)
+            if place in waiting:
+                stripes.wake()
+            else:
+                stripes.asked_again(*place)
+            before = waiting.get(place)
+            waiting[place] = chunk
+            self._waiting_grows(chunk.transfer, chunk.view.nbytes - (before.view.nbytes if before else 0))
 
     def is_crowded(self, key: MemberKey) -> bool:
         """Whether so many chunks wait for a peer that it should not be given more."""
@@ -192,30 +241,55 @@ class Roads:
             del self._control[key]
 
     def _send_chunk(self, key: MemberKey) -> bool:
-        """Send the oldest chunk for this peer; False: it must wait."""
-        waiting = self._bulk[key]
+        """Send the oldest chunk for this peer on the next stripe that has room; False: it must wait."""
+        waiting, stripes = self._bulk[key], self.stripes_of(key)
         oldest = next(iter(waiting.values()))
-        if not self._try(Road.BULK, key, [encode(oldest.header), oldest.view]):
+        found = self._offer_stripes(key, oldest)
+        if found is Offered.NOWHERE and stripes.resting:
+            stripes.wake()  # a peer may have fewer than are tried: those that are awake are perhaps no stripes of it
+            found = self._offer_stripes(key, oldest)
+        if found is Offered.FULL:
             return False
+        self.of(key).dropped += found is Offered.NOWHERE
         waiting.popitem(last=False)
+        self._waiting_grows(oldest.transfer, -oldest.view.nbytes)
         if not waiting:
             del self._bulk[key]
         return True
 
+    def _offer_stripes(self, key: MemberKey, chunk: ChunkOut) -> Offered:
+        """Hand a chunk to the first stripe with room, of those that may carry it. NOWHERE: none of them is there."""
+        stripes, result = self.stripes_of(key), Offered.NOWHERE
+        frames = [encode(chunk.header), chunk.view]
+        for stripe in stripes.turns():
+            found = self._offer(Road.BULK, key, frames, stripe)
+            if found is Offered.TAKEN:
+                stripes.carries(stripe, chunk.transfer, chunk.index)
+                return found
+            if found is Offered.FULL:
+                result = found
+        return result
+
     def _try(self, road: Road, key: MemberKey, frames: Frames) -> bool:
         """Hand frames to the socket; False: it is full. A peer that is not there any more counts as sent and lost."""
-        address = [identity_of(key)] if self.server else []
+        found = self._offer(road, key, frames)
+        self.of(key).dropped += found is Offered.NOWHERE
+        return found is not Offered.FULL
+
+    def _offer(self, road: Road, key: MemberKey, frames: Frames, stripe: int = 0) -> Offered:
+        """Hand frames to the socket, for or on this stripe."""
+        socket = self.sockets[road] if self.server else self.ends(road)[stripe]
+        address = [identity_of(key, stripe)] if self.server else []
         try:
-            self.sockets[road].send_multipart(address + frames, zmq.NOBLOCK, copy=False)
+            socket.send_multipart(address + frames, zmq.NOBLOCK, copy=False)
         except zmq.Again:
-            return False
+            return Offered.FULL
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self.of(key).dropped += 1
-            return True
+            return Offered.NOWHERE
         self._count_up(key, frames)
-        return True
+        return Offered.TAKEN
 
     # ---- state
 
@@ -228,10 +302,26 @@ class Roads:
             found = self.counts[key] = Counts()
         return found
 
+    def stripes_of(self, key: MemberKey) -> Stripes:
+        """The bulk connections to this peer, and which of them rest."""
+        found = self._stripes.get(key)
+        if found is None:
+            if len(self._stripes) >= MAX_COUNTED:
+                del self._stripes[next(iter(self._stripes))]
+            count = self.most_stripes if self.server else 1 + len(self.more)
+            found = self._stripes[key] = Stripes(count)
+        return found
+
     def _count_up(self, key: MemberKey, frames: Frames) -> None:
         counts = self.of(key)
         counts.frames_up += len(frames)
         counts.bytes_up += sum(len(frame) for frame in frames)
+
+    def _waiting_grows(self, transfer: str, nbytes: int) -> None:
+        self.waiting_bytes += nbytes
+        self.waiting_of[transfer] += nbytes
+        if not self.waiting_of[transfer]:
+            del self.waiting_of[transfer]
 
     @property
     def waiting(self) -> bool:
@@ -247,15 +337,20 @@ class Roads:
     def forget(self, key: MemberKey) -> None:
         """Drop what waits for a peer and its counts."""
         self._control.pop(key, None)
-        self._bulk.pop(key, None)
+        for chunk in self._bulk.pop(key, {}).values():
+            self._waiting_grows(chunk.transfer, -chunk.view.nbytes)
+        self._stripes.pop(key, None)
         self.counts.pop(key, None)
 
     def drop_transfer(self, key: MemberKey, transfer: str) -> None:
         """Drop the chunks of one transfer that wait for a peer."""
+        if key in self._stripes:
+            self._stripes[key].forget(transfer)
         if key in self._bulk:
-            left = OrderedDict((place, chunk) for place, chunk in self._bulk[key].items() if place[0] != transfer)
-            self._bulk[key] = left
-            if not left:
+            waiting = self._bulk[key]
+            for place in [place for place in waiting if place[0] == transfer]:
+                self._waiting_grows(transfer, -waiting.pop(place).view.nbytes)
+            if not waiting:
                 del self._bulk[key]
 
     def drop_everywhere(self, transfer: str) -> None:
@@ -265,5 +360,5 @@ class Roads:
 
     def close(self, linger_ms: int) -> None:
         """Close every socket; what lies in them has so long to leave. Harmless when repeated."""
-        for socket in self.sockets.values():
+        for socket in (*self.sockets.values(), *self.more):
             socket.close(linger_ms)

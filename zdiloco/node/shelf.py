@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from zdiloco.core.messages import Body
 from zdiloco.units import MemberKey
 from zdiloco.wire.frames import Buffer
+from zdiloco.wire.joined import Joined
 from zdiloco.wire.outbox import Outbox
 from zdiloco.wire.transfer import Credit
 
@@ -38,7 +39,9 @@ class Shelf:
         self._held: dict[str, _Held] = {}
         self._newest: dict[Hashable, str] = {}
 
-    def put(self, slot: Hashable, name: str, payload: Buffer, now: float, *, chunk_bytes: int, idle_s: float) -> Body:
+    def put(
+        self, slot: Hashable, name: str, payload: Buffer | Joined, now: float, *, chunk_bytes: int, idle_s: float
+    ) -> Body:
         """Offer `payload` as transfer `name`, the newest of its slot; what it replaces goes once idle for `idle_s`."""
         if name in self._held:
             self.drop(name)
@@ -73,6 +76,11 @@ class Shelf:
         name = self._newest.pop(slot, None)
         if name in self._held:
             self._held[name].superseded = True
+
+    def retire_all(self) -> None:
+        """Nothing that is here is new any more: all of it goes once idle."""
+        for slot in list(self._newest):
+            self.retire(slot)
 
     def drop(self, name: str) -> None:
         """Let a payload go now."""

@@ -3,7 +3,7 @@
 Rule: sockets are made here, with all their options, before they are bound or connected; nobody else sets an option.
 High-water marks count messages per peer, never bytes: the byte bound is the credit of the transfers, marks are only a
 backstop. The identity of a learner's sockets is its name and random incarnation, so no pipe of a dead process is
-mistaken for that of its successor.
+mistaken for that of its successor. Further bulk connections of the same process, its stripes, end in `/1` to `/3`.
 """
 
 import re
@@ -22,13 +22,18 @@ Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 MIN_LIBZMQ = (4, 3, 5)
-_IDENT = re.compile("[0-9a-f]{16}")
+_FIRST_CAME, _LAST_WENT = b"\x01", b"\x00"
+_IDENT = re.compile("([0-9a-f]{16})(?:/([1-3]))?")
 MAX_CHUNK_FRAME = 2**23 + 2**16
 """Largest chunk that the wire knows, and room for its header: a larger frame ends the connection."""
 MAX_CONTROL_FRAME = 2**16
 CONTROL_HWM = 1000
 BULK_HWM = 256
 """Chunks to one peer; the window of a transfer (8 MiB of 1 MiB chunks) times the transfers under way stays below."""
+STRIPE_BYTES = 2**21
+"""What waits to be sent on one of several stripes: so little that one that is held up is soon passed over."""
+MOST_TOLD = 1000
+"""Words about subscriptions that are taken in at once."""
 MOST_HWM = 2**20
 """Chunks: however large a fragment is said to be, a mark is no larger."""
 
@@ -51,6 +56,7 @@ EVERY: Mapping[int, int] = {
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 3,
     zmq.HANDSHAKE_IVL: 10_000,  # strangers that connect and say nothing are cut off
+    zmq.BACKLOG: 4_096,  # the whole fleet dials within half a second of a syncer's return; 100 would turn it away
 }
 ROUTER: Mapping[int, int] = {
     zmq.ROUTER_MANDATORY: 1,  # unknown or full peers are an error to us, not silence
@@ -58,8 +64,8 @@ ROUTER: Mapping[int, int] = {
 }
 DEALER: Mapping[int, int] = {zmq.IMMEDIATE: 1}  # without a connection nothing is queued into nowhere
 DIALLING: Mapping[int, int] = {
-    zmq.RECONNECT_IVL: 200,
-    zmq.RECONNECT_IVL_MAX: 2_000,  # below sync.recover_wait_s: a syncer that starts again must hear the fleet in time
+    zmq.RECONNECT_IVL: 250,  # and up to as much again, drawn anew each time: a syncer that returns hears the fleet soon
+    zmq.RECONNECT_IVL_MAX: 0,  # with a maximum the wait doubles, and nothing is drawn: all dial in step, and late
     zmq.CONNECT_TIMEOUT: 5_000,  # a black hole is given up and dialled again
 }
 CONTROL: Mapping[int, int] = {
@@ -89,18 +95,19 @@ def new_incarnation() -> int:
     return secrets.randbits(63) + 1
 
 
-def identity_of(key: MemberKey) -> bytes:
-    """The routing identity of this process."""
-    return f"{key.name}:{key.incarnation:016x}".encode()
+def identity_of(key: MemberKey, stripe: int = 0) -> bytes:
+    """The routing identity of this process, on one of its stripes."""
+    return f"{key.name}:{key.incarnation:016x}{f'/{stripe}' if stripe else ''}".encode()
 
 
 def key_of(identity: bytes) -> MemberKey | None:
-    """Who has this routing identity; None where no process of ours would choose it."""
+    """Who has this routing identity, on whichever stripe; None where no process of ours would choose it."""
     name, _, ident = identity.decode("utf-8", "replace").rpartition(":")
-    if not NAME.fullmatch(name) or not _IDENT.fullmatch(ident):
+    found = _IDENT.fullmatch(ident)
+    if not NAME.fullmatch(name) or not found:
         return None
-    key = MemberKey(name, int(ident, 16))
-    return key if key.incarnation > 0 and identity_of(key) == identity else None
+    key = MemberKey(name, int(found[1], 16))
+    return key if key.incarnation > 0 and identity_of(key, int(found[2] or 0)) == identity else None
 
 
 def cast_hwm(largest_bytes: int, chunk_bytes: int) -> int:
@@ -114,34 +121,75 @@ def bulk_hwm(window_bytes: int, chunk_bytes: int) -> int:
     return min(BULK_HWM, 2 * (window_bytes // chunk_bytes) + 2)
 
 
-def serving(context: Context, road: Road, params: NetParams, hwm: int = 0) -> Socket:
-    """Make and bind the syncer's end of a road. `hwm`: replaces both marks of the table when above zero.
+def stripe_marks(road: Road, params: NetParams) -> Mapping[int, int]:
+    """The send mark of a bulk road with several stripes, in chunks; nothing where there is one."""
+    if road is not Road.BULK or params.stripes == 1:
+        return {}
+    return {zmq.SNDHWM: min(BULK_HWM, max(2, STRIPE_BYTES // params.chunk_bytes))}
+
+
+SUBSCRIPTIONS: Mapping[int, int] = {zmq.MAXMSGSIZE: MAX_CONTROL_FRAME}  # of a publisher that tells who subscribes
+
+
+def serving(context: Context, road: Road, params: NetParams, hwm: int = 0, *, tells: bool = False) -> Socket:
+    """Make and bind the syncer's end of a road. `hwm`: replaces both marks of the table when above zero; `tells`: a
+    broadcast says, by what is received on it, whether anybody subscribes (`subscribed`).
 
     Raises ConfigError where the address is not loopback and `net.insecure` is off, or is taken or not ours.
     """
     if params.listen not in LOOPBACK and not params.insecure:
         raise ConfigError(f"net.listen is {params.listen!r}: without keys only loopback is bound (or net.insecure)")
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
-    socket = context.socket(zmq.PUB if cast else zmq.ROUTER)
-    _set(socket, EVERY, _ROAD[road], {} if cast else ROUTER, {zmq.SNDHWM: hwm, zmq.RCVHWM: hwm} if hwm else {})
+    socket = context.socket((zmq.XPUB if tells else zmq.PUB) if cast else zmq.ROUTER)
+    marks: Mapping[int, int] = {zmq.SNDHWM: hwm, zmq.RCVHWM: hwm} if hwm else {}
+    told = SUBSCRIPTIONS if tells else {}
+    _set(socket, EVERY, _ROAD[road], {} if cast else ROUTER, marks, stripe_marks(road, params), told)
     return _bound(socket, _endpoint(params.listen, params.port, road))
 
 
-def dialling(context: Context, road: Road, params: NetParams, key: MemberKey, hwm: int = 0) -> Socket:
+def dialling(
+    context: Context, road: Road, params: NetParams, key: MemberKey, hwm: int = 0, stripe: int = 0
+) -> Socket:  # fmt: skip
     """Make and connect a learner's end of a road. `hwm`: replaces the receive mark of the table when above zero."""
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
     socket = context.socket(zmq.SUB if cast else zmq.DEALER)
-    _set(socket, EVERY, _ROAD[road], DIALLING, {} if cast else DEALER, {zmq.RCVHWM: hwm} if hwm else {})
+    mark: Mapping[int, int] = {zmq.RCVHWM: hwm} if hwm else {}
+    _set(socket, EVERY, _ROAD[road], DIALLING, {} if cast else DEALER, mark, stripe_marks(road, params))
     if cast:
         socket.setsockopt(zmq.SUBSCRIBE, b"")
     else:
-        socket.setsockopt(zmq.IDENTITY, identity_of(key))
+        socket.setsockopt(zmq.IDENTITY, identity_of(key, stripe))
     try:
         socket.connect(_endpoint(params.connect, params.port, road))
     except zmq.ZMQError as error:
         socket.close(0)
         raise ConfigError(f"net.connect is {params.connect!r}: {error.strerror}") from error
     return socket
+
+
+def widen(socket: Socket, hwm: int) -> None:
+    """Raise both marks of a live socket to `hwm` at least; libzmq moves those of its connections, too."""
+    for option in (zmq.SNDHWM, zmq.RCVHWM):
+        if int(socket.getsockopt(option)) < hwm:
+            socket.setsockopt(option, hwm)
+
+
+def subscribed(socket: Socket, before: bool) -> bool:
+    """Whether anybody subscribes to a broadcast of ours that `tells`; `before`: what was known. Takes in what it has
+    told since; strangers may say what they like there."""
+    known = before
+    for _ in range(MOST_TOLD):
+        try:
+            told = socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            break
+        known = {_FIRST_CAME: True, _LAST_WENT: False}.get(told[0], known) if len(told) == 1 else known
+    return known
+
+
+def is_connected(socket: Socket) -> bool:
+    """Whether a DEALER of ours has a connection that takes something: with IMMEDIATE it has no pipe before."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
 
 
 def _endpoint(host: str, port: int, road: Road) -> str:
@@ -166,14 +214,3 @@ def _bound(socket: Socket, endpoint: str) -> Socket:
             raise ConfigError(f"{endpoint} is taken by another process: stop it, or choose another net.port") from error
         raise ConfigError(f"{endpoint} cannot be bound ({error.strerror}): set net.listen and net.port") from error
     return socket
-
-
-def dial(sockets: dict[Road, Socket], context: Context, net: NetParams, key: MemberKey, largest: int) -> None:
-    """Open a learner's sockets into `sockets`: control and bulk always anew, the casts if they are not open yet.
-
-    `largest`: bytes of the largest fragment in fp32, for the mark of the bulk cast.
-    """
-    for road in Road:
-        if road in (Road.CONTROL, Road.BULK) or road not in sockets:
-            mark = cast_hwm(largest, net.chunk_bytes) if road is Road.BULK_CAST else 0
-            sockets[road] = dialling(context, road, net, key, mark)

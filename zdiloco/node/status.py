@@ -12,6 +12,7 @@ from zdiloco.core.syncer import SyncerMachine
 from zdiloco.node.clock import Clock
 from zdiloco.node.params import Settings
 from zdiloco.node.roads import Roads
+from zdiloco.node.syncer_acts import SyncerActs
 from zdiloco.node.transfers import Transfers
 
 
@@ -24,6 +25,7 @@ class StatusSource(Protocol):
     roads: Roads
     transfers: Transfers
     machine: SyncerMachine
+    acts: SyncerActs
 
 
 def status_of(node: StatusSource) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def status_of(node: StatusSource) -> dict[str, Any]:
 
 def process_status(node: StatusSource) -> dict[str, Any]:
     """Return what the node counts itself: memory, transfers, and per peer what passed and what did not parse."""
-    inbox, outbox = node.transfers.inbox, node.transfers.outbox
+    inbox, outbox, pulls = node.transfers.inbox, node.transfers.outbox, node.acts.states.pulls
     return {
         "uptime_s": node.clock() - node.started_at,
         "insecure": node.settings.net.insecure,
@@ -41,6 +43,7 @@ def process_status(node: StatusSource) -> dict[str, Any]:
         "budget_bytes": inbox.params.budget_bytes,
         "reserved_bytes": inbox.reserved_bytes,
         "offered_bytes": outbox.held_bytes,
+        "pulls": {"moving": pulls.moving(node.clock()), "waiting": pulls.waiting},
         "resent_bytes": outbox.counters.resent_bytes,
         "asked_again": inbox.counters.asked_again,
         "given_up": inbox.counters.given_up,

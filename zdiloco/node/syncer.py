@@ -16,26 +16,30 @@ import zmq
 
 from zdiloco import trace
 from zdiloco.core import machine as m
+from zdiloco.core.messages import Hello
 from zdiloco.core.start import KnownState
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.errors import ConfigError, MachineError, ZdilocoError
 from zdiloco.node.hooks import Hooks
-from zdiloco.node.journal import Journal
 from zdiloco.node.loop import Loop
 from zdiloco.node.opening import load_cut
 from zdiloco.node.params import Settings
+from zdiloco.node.returning import ReturnPhases
 from zdiloco.node.roads import Roads
 from zdiloco.node.shelf import Shelf
 from zdiloco.node.sockets import BULK_HWM, Road, bulk_hwm, cast_hwm, check_library, serving
 from zdiloco.node.status import process_status, status_of
-from zdiloco.node.store import Cut, Store
 from zdiloco.node.syncer_acts import SyncerActs, SyncerParts
 from zdiloco.node.syncer_body import SyncerBody
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
+from zdiloco.rundir.archive import Cut
+from zdiloco.rundir.journal import Journal
+from zdiloco.rundir.store import Store
 from zdiloco.tensor.layout import Layout
 from zdiloco.units import Epoch, MemberKey, run_id_of
+from zdiloco.wire.transfer import Credit
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class SyncerNode:
     def _open(self, fresh: bool) -> None:
         run = self.settings.run
         cut = load_cut(self.store, run, fresh=fresh)
+        state_read_at = self.clock()
         self.body = SyncerBody(self.settings.merge, run.init)
         layout = self.body.restore(cut) if cut is not None else None
         self._workers: list[Worker] = []
@@ -93,6 +98,10 @@ class SyncerNode:
             self.wake.close()
             raise
         self.journal.write(self._beginning())
+        self.phases = ReturnPhases(self.started_at, self.journal.write) if cut is not None else None
+        if self.phases:
+            self.phases.ended("state read", state_read_at)
+            self.phases.ended("sockets bound", self.clock())
 
     def _beginning(self) -> trace.Start:
         """The first record of this process: what is written after it was decided under these settings."""
@@ -114,6 +123,7 @@ class SyncerNode:
             target_tokens=run.target_tokens,
             known=_known(cut, layout, self.store.highest_epoch) if cut and layout else None,
         )
+        self.machine.intakes.bundles.allowed = self.settings.relay.premerge
         for name in ("zdiloco-worker", "zdiloco-saver"):
             self._workers.append(Worker(name, self._fail))
         parts = SyncerParts(
@@ -141,12 +151,12 @@ class SyncerNode:
         for road in Road:
             mark = {Road.BULK_CAST: self._hwm(layout), Road.BULK: bulk_hwm(net.window_bytes, net.chunk_bytes)}
             sockets[road] = serving(self.context, road, net, mark.get(road, 0))
-        self.roads = Roads(sockets, server=True)
+        self.roads = Roads(sockets, server=True, most_stripes=net.stripes)
         self.loop = Loop(self.roads, self.wake, self.clock)
-        params = net.inbox(self.settings.sync.budget_bytes)
+        params = net.inbox(self.settings.sync.budget_bytes + self.settings.sync.loan_bytes)
         self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
         self.shelf = Shelf(self.transfers.outbox, self.roads.drop_everywhere)
-        self.transfers.on_credit = self.shelf.used
+        self.transfers.on_credit = self._credited
         self.loop.between = partial(self.transfers.turn, judge=False)
 
     def _hwm(self, layout: Layout | None) -> int:
@@ -235,6 +245,8 @@ class SyncerNode:
 
     def on_message(self, key: MemberKey, message: Any, now: float) -> None:
         """A control message came in."""
+        if isinstance(message, Hello):  # it missed us, and what was on its way may be lost
+            self.transfers.inbox.resume(key, now)
         if not self.transfers.on_message(key, message, now):
             self._feed(m.Received(key=key, message=message))
 
@@ -249,11 +261,16 @@ class SyncerNode:
             self._feed(m.TimerDue())
         self.transfers.turn(now)
         self.shelf.sweep(now)
+        self.acts.states.turn(now)
 
     def deadline(self) -> float | None:
-        """The next moment at which machine or transfers want to be asked."""
-        due = [at for at in (self.machine.deadline(), self.transfers.deadline()) if at is not None]
-        return min(due, default=None)
+        """The next moment at which machine, transfers or pulls want to be asked."""
+        asked = self.machine.deadline(), self.transfers.deadline(), self.acts.states.pulls.deadline()
+        return min((at for at in asked if at is not None), default=None)
+
+    def _credited(self, key: MemberKey, credit: Credit, now: float) -> None:
+        self.shelf.used(key, credit, now)
+        self.acts.states.credited(key, credit, now)
 
     def _arrived(self, key: MemberKey, transfer: str, now: float) -> None:
         self.acts.arrived(key, transfer, now)
@@ -275,6 +292,8 @@ class SyncerNode:
                 if self._tape:
                     self._tape(now, one, list(actions))
                 self.journal.look(now, one, actions, self.machine)
+                if self.phases:
+                    self.phases.look(now, one, actions, self.machine)
                 for action in actions:
                     self.acts.do(action)
         finally:
@@ -292,4 +311,5 @@ def _known(cut: Cut, layout: Layout, highest_epoch: int) -> KnownState:
         stamps=tuple(part.stamp for part in cut.fragments),
         maps=tuple(part.map_ for part in cut.fragments),
         replaced=cut.replaced,
+        live=cut.live,
     )

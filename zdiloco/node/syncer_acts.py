@@ -11,23 +11,31 @@ from functools import partial
 from typing import Any, ClassVar, cast
 
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Body, Contribution, Handback, InitialOffer, LayoutOffer, Status, Update
+from zdiloco.core.bundles import bundle_id
+from zdiloco.core.messages import Body, Bundle, Contribution, InitialOffer, LayoutOffer, Loan, Status, Update
 from zdiloco.core.progress import Refusal
 from zdiloco.errors import PeerError, StoreError
 from zdiloco.node.clock import Clock
 from zdiloco.node.params import Settings
+from zdiloco.node.publishing import Published
 from zdiloco.node.roads import Roads
 from zdiloco.node.shelf import Shelf
-from zdiloco.node.store import Cut, Store
-from zdiloco.node.syncer_body import MAX_LAYOUT_BYTES, MAX_RECORD_BYTES, Payload, Published, SyncerBody
+from zdiloco.node.sizes import wrong_size
+from zdiloco.node.states import NAME as WHOLE
+from zdiloco.node.states import WholeStates
+from zdiloco.node.syncer_body import Payload, SyncerBody
+from zdiloco.node.syncer_loans import SyncerLoans
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.node.worker import Worker
-from zdiloco.tensor.codecs import NAMES, get_codec
+from zdiloco.rundir.archive import Cut
+from zdiloco.rundir.store import Store, successor_in
 from zdiloco.tensor.layout import Layout
 from zdiloco.units import MAX_FRAGMENTS, ContributionId, Epoch, MemberKey, Stamp
-from zdiloco.wire.bodies import encode_map, join_update
+from zdiloco.wire.bodies import encode_map, encode_record
 from zdiloco.wire.frames import Buffer
+from zdiloco.wire.joined import Joined
+from zdiloco.wire.pace import FIRST_CHUNK
 
 log = logging.getLogger("zdiloco.node.syncer")
 
@@ -35,7 +43,7 @@ STATUS_IDLE_S = 30.0
 MOST_ANSWERS = 64
 """Answers to status queries that are held at once."""
 STATUS_FRESH_S = 0.2
-"""One answer serves all queries for so long: its making must not be what a syncer spends its time on."""
+"""One answer serves all queries for so long: a syncer has better things to do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,15 +75,15 @@ class SyncerActs:
         self._payloads: dict[ContributionId, Payload] = {}
         self._fetching: dict[tuple[MemberKey, str], m.Fetchable] = {}
         self._fetched: dict[tuple[MemberKey, str], memoryview] = {}
-        self._full: dict[int, Update] = {}
-        self._askers: dict[tuple[int, Stamp | None], dict[MemberKey, None]] = {}
         self._stamps: dict[int, Stamp] = {}
+        self.states = WholeStates(parts, self._stamps, lambda published: self._offer(published, _body(published)))
         self._answers = 0
         self._answered: dict[MemberKey, str] = {}
         self._status = self._layout = b""
         self._status_until = float("-inf")
         self._donor: MemberKey | None = None
         self._early: list[m.Fetch] = []
+        self._loans = SyncerLoans(parts, self._fetched)
 
     def do(self, action: m.SyncerAction) -> None:
         """Carry one action out."""
@@ -115,41 +123,26 @@ class SyncerActs:
             if len(self._early) < MAX_FRAGMENTS:
                 self._early.append(action)  # its length can be judged only when the layout is here
             return
-        wrong = self._wrong_size(message)
+        wrong = wrong_size(message, self._parts.body.layout)
         if wrong and isinstance(message, Contribution):
             log.info("contribution of %s is refused why=%r", key.name, wrong)
             self._parts.feed(m.Screened(id=_id_of(key, message), reason=Refusal.LAYOUT, norm=0.0))
+        elif isinstance(message, Bundle) and (wrong := wrong or self._parts.body.wrong_method(message)):
+            self._parts.feed(m.FetchLost(key=key, message=message, reason=wrong))
         elif wrong:
             self._parts.feed(m.Unusable(key=key, message=message, reason=wrong))
         else:
             self._fetching[place] = message
-            self._parts.transfers.expect(key, message.body, self._parts.clock())
-
-    def _wrong_size(self, message: m.Fetchable) -> str:
-        """Say why the announced length cannot be right, before a byte of it is allocated; empty: it can."""
-        nbytes = message.body.nbytes
-        if isinstance(message, LayoutOffer):
-            return "" if nbytes <= MAX_LAYOUT_BYTES else f"a layout of {nbytes} bytes"
-        layout = self._parts.body.layout
-        if layout is None or message.fragment >= len(layout.fragments):
-            return f"there is no fragment {message.fragment}"
-        numel = layout.numels[message.fragment]
-        if isinstance(message, InitialOffer):
-            return "" if nbytes == 4 * numel else f"{nbytes} bytes of initial values, where {4 * numel} are right"
-        if message.codec not in NAMES:
-            return f"no codec is called {message.codec!r}"
-        wanted = get_codec(message.codec).encoded_bytes(numel)
-        if isinstance(message, Handback):
-            fits = message.value_bytes == wanted and wanted <= nbytes <= wanted + MAX_RECORD_BYTES
-            return "" if fits else f"{nbytes} bytes handed back, where {wanted} and a map are right"
-        return "" if nbytes == wanted else f"{nbytes} bytes, where {wanted} are right"
+            last = isinstance(message, Loan)  # contributions go first
+            self._parts.transfers.expect(key, message.body, self._parts.clock(), last=last)
 
     def arrived(self, key: MemberKey, transfer: str, now: float) -> None:
         """A body is complete."""
         message = self._fetching.pop((key, transfer))
         data = self._parts.transfers.inbox.take(key, transfer)
-        if isinstance(message, Contribution):
-            self._payloads[_id_of(key, message)] = Payload(data, transfer)
+        if isinstance(message, Contribution | Bundle):
+            method = message.method if isinstance(message, Bundle) else ""
+            self._payloads[_id_of(key, message)] = Payload(data, transfer, method=method)
         else:
             self._fetched[key, transfer] = data
         self._parts.feed(m.Fetched(key=key, message=message))
@@ -163,9 +156,11 @@ class SyncerActs:
     def _cancel_fetch(self, action: m.CancelFetch) -> None:
         key, message = action.key, action.message
         place = (key, message.body.transfer)
+        if isinstance(message, Loan):
+            self._loans.end(message)
         self._fetching.pop(place, None)
         self._fetched.pop(place, None)
-        if isinstance(message, Contribution):
+        if isinstance(message, Contribution | Bundle):
             self._payloads.pop(_id_of(key, message), None)
         self._parts.transfers.release(*place, self._parts.clock())
 
@@ -211,8 +206,7 @@ class SyncerActs:
 
     def _layout_is_here(self, key: MemberKey, layout: Layout) -> None:
         self._parts.widen(layout)
-        self._donor, early = key, self._early
-        self._early = []
+        self._donor, early, self._early = key, self._early, []
         for action in early:
             if action.key == key:
                 self._fetch(action)
@@ -234,7 +228,10 @@ class SyncerActs:
 
     def _restamp(self, action: m.Restamp) -> None:
         self._stamps.update(enumerate(action.stamps))
-        self._parts.worker.submit(partial(self._parts.body.restamp, action.stamps))
+        self._parts.worker.submit(partial(self._parts.body.restamp, action.stamps, action.exact))
+        if action.exact:
+            self._parts.shelf.retire_all()  # the last values are another payload, Theta itself
+            self.states.pulls.open()
 
     # ---- rounds
 
@@ -256,27 +253,26 @@ class SyncerActs:
             except PeerError as error:
                 self._later(m.MergeFailed(fragment=action.fragment, reason=str(error)))
                 return
-            body = join_update(_view(published), published.record)
-            self._parts.wake.post(partial(self._merged, published, body))
+            self._parts.wake.post(partial(self._merged, published, _body(published)))
 
         self._parts.worker.submit(work)
 
-    def _merged(self, published: Published, body: bytes) -> None:
+    def _merged(self, published: Published, body: Joined) -> None:
         self._stamps[published.fragment] = published.stamp
         self._parts.shelf.retire(("full", published.fragment))
-        self._full.pop(published.fragment, None)
+        self.states.outdated(published.fragment)
         self._parts.feed(m.MergeDone(update=self._offer(published, body)))
 
-    def _offer(self, published: Published, body: bytes) -> Update:
+    def _offer(self, published: Published, body: Joined) -> Update:
         """Put an update's body on the shelf and describe it."""
-        kind = "full" if published.full else "update"
+        kind = WHOLE if published.full else "update"
         net = self._parts.settings.net
         held = self._parts.shelf.put(
             (kind, published.fragment),
             _update_name(kind, published.fragment, published.stamp),
             body,
             self._parts.clock(),
-            chunk_bytes=net.chunk_bytes,
+            chunk_bytes=min(net.chunk_bytes, FIRST_CHUNK) if published.full else net.chunk_bytes,
             idle_s=net.give_up_s if published.full else 2 * net.stall_s,
         )
         return _update(published, held)
@@ -286,32 +282,7 @@ class SyncerActs:
         self._parts.roads.cast_chunks(self._parts.transfers.outbox.broadcast(action.update.body.transfer))
 
     def _serve(self, action: m.Serve) -> None:
-        """Offer the whole state. It is copied once for all who ask until it is there; by stamp, so nobody who asks
-        after a restamp gets what was cut before it."""
-        place = (action.fragment, self._stamps.get(action.fragment))
-        ready = self._full.get(action.fragment)
-        if ready is not None and ready.stamp == place[1]:
-            self._parts.roads.send(action.key, ready)
-            return
-        if place in self._askers:
-            self._askers[place][action.key] = None
-            return
-        self._askers[place] = {action.key: None}
-
-        def work() -> None:
-            published = self._parts.body.published(action.fragment)
-            body = join_update(_view(published), published.record)
-            self._parts.wake.post(partial(self._served, place, published, body))
-
-        self._parts.worker.submit(work)
-
-    def _served(self, place: tuple[int, Stamp | None], published: Published, body: bytes) -> None:
-        ready = self._full.get(published.fragment)
-        if ready is None or ready.stamp != published.stamp:
-            ready = self._offer(published, body)
-            self._full[published.fragment] = ready
-        for key in self._askers.pop(place):
-            self._parts.roads.send(key, ready)
+        self.states.pulled(action)
 
     # ---- disk and status
 
@@ -319,7 +290,7 @@ class SyncerActs:
         run_id, epoch = self._parts.identity()
 
         def work() -> None:
-            cut = self._parts.body.cut(run_id, epoch, action.replaced)
+            cut = self._parts.body.cut(run_id, epoch, action)
             self._parts.saver.submit(partial(self._write, cut))
 
         self._parts.worker.submit(work)
@@ -330,7 +301,7 @@ class SyncerActs:
             self._parts.store.write(cut)
             event = m.Saved(stamps=tuple(part.stamp for part in cut.fragments))
         except StoreError as error:
-            event = m.SaveFailed(reason=str(error))
+            event = m.SaveFailed(reason=str(error), successor=successor_in(error))
         self._later(event)
 
     def _serve_status(self, action: m.ServeStatus) -> None:
@@ -374,10 +345,13 @@ class SyncerActs:
         m.Serve: _serve,
         m.ServeStatus: _serve_status,
         m.Save: _save,
+        m.OfferLoan: lambda self, action: self._loans.offer(action),
     }
 
 
-def _id_of(key: MemberKey, message: Contribution) -> ContributionId:
+def _id_of(key: MemberKey, message: Contribution | Bundle) -> ContributionId:
+    if isinstance(message, Bundle):
+        return bundle_id(key, message)
     return ContributionId(key.name, key.incarnation, message.fragment, message.seq)
 
 
@@ -392,9 +366,12 @@ def _update(published: Published, body: Body) -> Update:
         full=published.full,
         codec=published.codec,
         value_bytes=published.value.numel(),
+        value_digest=published.digest,
+        base=published.base,
         body=body,
     )
 
 
-def _view(published: Published) -> memoryview:
-    return memoryview(cast(Buffer, published.value.numpy()))
+def _body(published: Published) -> Joined:
+    """The value where it lies, since nobody writes to it, and the record behind it."""
+    return Joined(cast(Buffer, published.value.numpy()), encode_record(published.record))

@@ -1,13 +1,14 @@
 """The values of a syncer and all work on them; every method runs on the one worker thread, in the order of the machine.
 
 Rule: Theta and the momentum are fp32 and belong to this file. What is published is encoded once, and these bytes are
-what the checkpoint, a joiner and a broadcast hold. No tensor of a state is ever written to: a merge works on copies and
-puts them in place when they have proved finite, so a cut may be read by the saver as long as it likes.
+what the checkpoint, a joiner and a broadcast hold, unless that is a delta to them (`publishing.py`). No tensor of a
+state is ever written to: a merge works on copies and puts them in place when they have proved finite, so a cut may be
+read by the saver as long as it likes.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import safetensors
@@ -15,20 +16,24 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from zdiloco.core.machine import Merge
+from zdiloco.core.machine import Merge, Save
 from zdiloco.core.membership import MOST_REPLACED
-from zdiloco.core.messages import Handback, InitialOffer, LayoutOffer
+from zdiloco.core.messages import Bundle, Handback, InitialOffer, LayoutOffer
 from zdiloco.core.progress import Refusal, add_record
 from zdiloco.errors import ConfigError, MachineError, MalformedFrame
 from zdiloco.node.params import MergeParams
-from zdiloco.node.store import Cut, FragmentCut
-from zdiloco.tensor.blocks import blocks, scratch_for, square_sum
+from zdiloco.node.publishing import NO_DELTA, Issue, Published, digest_of, issue, whole
+from zdiloco.rundir.archive import Cut, FragmentCut
+from zdiloco.rundir.fitting import layout_of_cut
+from zdiloco.tensor.blocks import blocks, is_finite, scratch_for, square_sum
 from zdiloco.tensor.codecs import get_codec
+from zdiloco.tensor.delta import GRIDS, on_grid
 from zdiloco.tensor.layout import Fragment, Layout
 from zdiloco.tensor.merge import Weighted, merge
 from zdiloco.tensor.outer import OuterParams, outer_step_
+from zdiloco.tensor.partial import split_bundle
 from zdiloco.tensor.screen import screen
-from zdiloco.units import Epoch, FragmentId, MemberKey, Merged, Stamp
+from zdiloco.units import NO_STAMP, Epoch, FragmentId, MemberKey, Merged, Stamp
 from zdiloco.wire.bodies import decode_map, split_update
 
 MAX_LAYOUT_BYTES = 2**26
@@ -40,24 +45,15 @@ _BUFFERS_OUTER = OuterParams(lr=1.0, momentum=0.0)
 class Payload:
     """The encoded bytes of one contribution, as they came by `transfer`.
 
-    `squares`, found by screening, are the sums of squares per tensor.
+    `squares`, found by screening, are the sums of squares per tensor. `method`: of a bundle, that by which it was
+    merged; its `data` are its values alone when it was screened, and `radii` what lay behind them.
     """
 
     data: memoryview
     transfer: str
     squares: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Published:
-    """One published state of a fragment: `value` in `codec`, as (n,) u8; `record` is of this version or in sums."""
-
-    fragment: FragmentId
-    stamp: Stamp
-    codec: str
-    value: Tensor
-    record: tuple[Merged, ...]
-    full: bool
+    method: str = ""
+    radii: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -97,17 +93,8 @@ class SyncerBody:
 
     def restore(self, cut: Cut) -> Layout:
         """Take the state of a checkpoint. Raises ConfigError where its layout and values do not fit each other."""
-        try:
-            layout = Layout.from_obj(dict(cut.layout))
-        except MalformedFrame as error:
-            raise ConfigError(f"the checkpoint holds a layout that makes no sense: {error}") from error
-        if layout.digest != cut.layout_digest or len(layout.fragments) != len(cut.fragments):
-            raise ConfigError(f"the checkpoint's layout is {layout.digest}, its manifest names {cut.layout_digest}")
-        self.layout = layout
+        self.layout = layout = layout_of_cut(cut)
         for fragment, part in zip(layout.fragments, cut.fragments, strict=True):
-            wanted = get_codec(part.codec).encoded_bytes(fragment.numel)
-            if part.theta.numel() != fragment.numel or part.value.numel() != wanted:
-                raise ConfigError(f"the checkpoint's fragment {fragment.index} has not the size that its layout says")
             self.states[fragment.index] = FragmentState(
                 fragment=fragment,
                 theta=part.theta,
@@ -143,35 +130,45 @@ class SyncerBody:
         else:
             theta = get_codec("fp32").decode(data, fragment.numel)
         try:
-            self._set(fragment, theta, None, self._codec_of(fragment), self._encode(fragment, theta))
+            self._set(fragment, None, theta, whole(theta, self._codec_of(fragment)))
         except MalformedFrame as error:
             if self._initial:
                 raise ConfigError(f"run.init {self._init}: {error}") from error
             raise
 
     def take_handback(self, message: Handback, data: memoryview) -> tuple[Merged, ...]:
-        """Put a state that the fleet handed back into Theta: residual 0, momentum as on disk. Returns its map."""
+        """Put a state that the fleet handed back into Theta: residual 0, momentum as on disk. Returns its map.
+
+        Raises MalformedFrame where it is on no grid, of a wrong length, or not finite.
+        """
         fragment = self._fragment(message.fragment)
+        if message.codec not in GRIDS:
+            raise MalformedFrame(f"no state is published in {message.codec!r}")
         value, map_ = split_update(data, message.value_bytes, MAX_RECORD_BYTES)
         theta = get_codec(message.codec).decode(value, fragment.numel)
         old = self.states.get(fragment.index)
         kept = torch.frombuffer(bytearray(value), dtype=torch.uint8)
-        state = self._set(fragment, theta, old.buf if old else None, message.codec, kept)
+        state = self._set(fragment, old.buf if old else None, theta, Issue(value=kept, grid=message.codec))
         state.stamp, state.map_ = message.stamp, {entry.key: entry for entry in map_}
         return map_
 
-    def _set(self, fragment: Fragment, theta: Tensor, buf: Tensor | None, codec: str, value: Tensor) -> FragmentState:
-        _check_finite(fragment, theta, codec, value)
-        epoch = Stamp(Epoch(0, 0), -1)
-        state = FragmentState(fragment=fragment, theta=theta, buf=buf, value=value, codec=codec, stamp=epoch)
+    def _set(self, fragment: Fragment, buf: Tensor | None, theta: Tensor, issued: Issue) -> FragmentState:
+        _check_finite(fragment, theta, issued)
+        state = FragmentState(
+            fragment=fragment, theta=theta, buf=buf, value=issued.value, codec=issued.grid, stamp=NO_STAMP
+        )
         state.revision = self._next_revision()
         self.states[fragment.index] = state
         return state
 
-    def restamp(self, stamps: Sequence[Stamp]) -> None:
-        """Publish every value under these stamps; values and maps stay."""
+    def restamp(self, stamps: Sequence[Stamp], exact: bool = False) -> None:
+        """Publish every value under these stamps; values and maps stay. `exact`: what is published is Theta itself."""
         for index, stamp in enumerate(stamps):
-            self._state(index).stamp = stamp
+            state = self._state(index)
+            state.stamp = stamp
+            if exact:
+                state.value, state.codec = state.theta.view(torch.uint8), "fp32"  # the very memory: no second copy
+                state.revision = self._next_revision()
         self._initial = {}
 
     # ---- rounds
@@ -181,6 +178,8 @@ class SyncerBody:
         of the fragment's own, as this syncer took it in; 0 and 0, which set no bound, for buffers.
         """
         fragment = self._fragment(fragment_index)
+        if payload.method:
+            return self._screen_bundle(fragment, codec, payload)
         found = screen(payload.data, codec=get_codec(codec), numel=fragment.numel, cuts=fragment.offsets)
         if found.reason:
             return (Refusal.NON_FINITE if found.reason == "non_finite" else Refusal.LAYOUT).value, 0.0, 0.0
@@ -188,6 +187,22 @@ class SyncerBody:
         if fragment.is_buffers:  # statistics of any size are sound, and do not grow with the steps
             return "", 0.0, 0.0
         return "", found.norm, self._state(fragment_index).norm
+
+    def _screen_bundle(self, fragment: Fragment, codec: str, payload: Payload) -> tuple[str, float, float]:
+        """The same for a bundle: its norm is that of what it stands for."""
+        try:
+            found = split_bundle(fragment, payload.data, payload.method, codec)
+        except MalformedFrame:
+            return Refusal.LAYOUT.value, 0.0, 0.0
+        payload.data, payload.radii = found.values, found.radii
+        if fragment.is_buffers:
+            return "", 0.0, 0.0
+        return "", found.norm, self._state(fragment.index).norm
+
+    def wrong_method(self, message: Bundle) -> str:
+        """Say why a bundle was not merged as this syncer merges; empty: it was."""
+        wanted = "avg" if self._fragment(message.fragment).is_buffers else self._params.method
+        return "" if message.method == wanted else f"it was merged by {message.method!r}, here by {wanted!r}"
 
     def merge(self, action: Merge, payloads: Sequence[Payload]) -> Published:
         """Merge, take the outer step, encode. Afterwards Theta, momentum, value and map are those of the new stamp.
@@ -202,6 +217,7 @@ class SyncerBody:
                 weight=part.weight,
                 clip=part.clip,
                 squares=payload.squares,
+                radii=payload.radii,
             )
             for part, payload in zip(action.parts, payloads, strict=True)
         ]
@@ -212,21 +228,25 @@ class SyncerBody:
         theta = torch.zeros_like(state.theta) if is_buffers else state.theta.clone()
         buf = state.buf.clone() if state.buf is not None else None
         buf = outer_step_(theta, buf, gradient, outer)
-        value, codec = self._encode(state.fragment, theta), self._codec_of(state.fragment)
-        _check_finite(state.fragment, theta, codec, value)
-        state.theta, state.buf, state.value, state.codec = theta, buf, value, codec
-        state.stamp, state.map_ = action.stamp, add_record(state.map_, action.merged)
+        grid, delta_codec = self._codec_of(state.fragment), NO_DELTA if is_buffers else self._params.delta_codec
+        issued = issue(theta, Issue(value=state.value, grid=state.codec), grid, delta_codec)
+        _check_finite(state.fragment, theta, issued)
+        base, state.stamp, state.map_ = state.stamp, action.stamp, add_record(state.map_, action.merged)
+        state.theta, state.buf, state.value, state.codec = theta, buf, issued.value, issued.grid
         state.revision = self._next_revision()
-        return self._published(state, action.merged, full=False)
+        published = self._published(state, action.merged, full=False)
+        if issued.delta is None:
+            return published
+        return replace(published, codec=delta_codec, value=issued.delta, base=base)
 
     def published(self, fragment: FragmentId) -> Published:
-        """The newest published state, with the whole map."""
+        """The newest published state, whole, with the whole map."""
         state = self._state(fragment)
         return self._published(state, tuple(state.map_[key] for key in sorted(state.map_)), full=True)
 
     # ---- checkpoints
 
-    def cut(self, run_id: str, epoch: Epoch, replaced: tuple[MemberKey, ...] = ()) -> Cut:
+    def cut(self, run_id: str, epoch: Epoch, save: Save) -> Cut:
         """All fragments as they are now, and of the replaced incarnations the newest; nobody writes to its tensors."""
         if self.layout is None:
             raise MachineError("a checkpoint was asked for before there is a layout")
@@ -254,7 +274,8 @@ class SyncerBody:
             layout=self.layout.to_obj(),
             fragments=tuple(parts),
             progress_tokens=merged,
-            replaced=replaced[-MOST_REPLACED:],
+            replaced=save.replaced[-MOST_REPLACED:],
+            live=save.live,
         )
 
     # ---- small things
@@ -267,13 +288,11 @@ class SyncerBody:
             value=state.value,
             record=record,
             full=full,
+            digest=digest_of(state.value),
         )
 
     def _codec_of(self, fragment: Fragment) -> str:
         return "fp32" if fragment.is_buffers else self._params.publish_codec
-
-    def _encode(self, fragment: Fragment, theta: Tensor) -> Tensor:
-        return get_codec(self._codec_of(fragment)).encode(theta)
 
     def _fragment(self, index: FragmentId) -> Fragment:
         if self.layout is None or index >= len(self.layout.fragments):
@@ -290,16 +309,15 @@ class SyncerBody:
         return self._revision
 
 
-def _check_finite(fragment: Fragment, theta: Tensor, codec: str, value: Tensor) -> None:
-    """Raise MalformedFrame unless theta (n_p,) is finite, and also what receivers decode from `value`, (n,) u8."""
-    if not _is_finite(theta):
+def _check_finite(fragment: Fragment, theta: Tensor, issued: Issue) -> None:
+    """Raise MalformedFrame unless theta (n_p,) is finite, and also what receivers decode from what is published.
+
+    A value that a delta leads to has been looked at when that was made.
+    """
+    if not is_finite(theta):
         raise MalformedFrame(f"the values of fragment {fragment.index} are not finite")
-    if codec != "fp32" and not _is_finite(get_codec(codec).decode(value, fragment.numel)):
-        raise MalformedFrame(f"the values of fragment {fragment.index} are too large for {codec}")
-
-
-def _is_finite(values: Tensor) -> bool:
-    return values.numel() == 0 or bool(torch.isfinite(values.abs().amax()))  # the largest of any with NaN is NaN
+    if issued.grid != "fp32" and issued.delta is None and not is_finite(on_grid(issued.value, issued.grid)):
+        raise MalformedFrame(f"the values of fragment {fragment.index} are too large for {issued.grid}")
 
 
 def _read_initial(path: Path, layout: Layout) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ the byte budget now waits its turn, in order. Chunks of a broadcast that overtak
 bounded place (the oldest goes first), so that a race between two connections does not cost a repair.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from zdiloco.errors import PeerError
 from zdiloco.node.roads import Roads
 from zdiloco.units import MemberKey
 from zdiloco.wire.assembly import Outcome
+from zdiloco.wire.early import Early
 from zdiloco.wire.flow import InboxParams
 from zdiloco.wire.inbox import Expected, Inbox
 from zdiloco.wire.outbox import Outbox
@@ -21,8 +22,6 @@ from zdiloco.wire.transfer import Chunk, Credit, Gone
 
 Arrived = Callable[[MemberKey, str, float], None]
 Lost = Callable[[MemberKey, str, str, float], None]
-EARLY_MAX_BYTES = 2**25
-EARLY_MAX_CHUNKS = 1024
 MOST_WAITING = 4096
 """Bodies that may wait for room: the machines ask for far fewer, whatever their peers offer."""
 
@@ -31,6 +30,7 @@ class _Waiting(NamedTuple):
     key: MemberKey
     body: Body
     passive: bool
+    last: bool
 
 
 class Transfers:
@@ -48,16 +48,16 @@ class Transfers:
         self._lost = lost
         self._waiting: deque[_Waiting] = deque()
         self._keeps_early = keeps_early
-        self._early: OrderedDict[tuple[MemberKey, str], list[tuple[Chunk, memoryview]]] = OrderedDict()
-        self._early_bytes = self._early_chunks = 0
+        self._early = Early()
         self.on_credit: Callable[[MemberKey, Credit, float], None] = lambda key, credit, now: None
         self.on_refused: Callable[[MemberKey, Gone, float], None] = lambda key, gone, now: None
 
     # ---- bodies that come in
 
-    def expect(self, key: MemberKey, body: Body, now: float, *, passive: bool = False) -> None:
-        """Assemble this body, as soon as memory allows; ends in `arrived` or `lost`, perhaps at once."""
-        waiting = _Waiting(key, body, passive)
+    def expect(self, key: MemberKey, body: Body, now: float, *, passive: bool = False, last: bool = False) -> None:
+        """Assemble this body, as soon as memory allows; ends in `arrived` or `lost`, perhaps at once. `last`: behind
+        whatever else comes from this peer."""
+        waiting = _Waiting(key, body, passive, last)
         if body.nbytes > self.inbox.params.budget_bytes:
             self._lost(key, body.transfer, f"{body.nbytes} bytes are more than the whole byte budget", now)
         elif self.inbox.knows(key, body.transfer):  # a name in use needs no room: it is the same body, or refused
@@ -76,9 +76,9 @@ class Transfers:
 
     def _let_in(self, waiting: _Waiting, now: float) -> bool:
         """Reserve memory for a body; False: there is no room."""
-        key, body, passive = waiting
+        key, body, passive, last = waiting
         try:
-            answer = self.inbox.expect(key, body, now, passive=passive)
+            answer = self.inbox.expect(key, body, now, passive=passive, last=last)
         except PeerError as error:
             self.roads.of(key).malformed["body"] += 1
             self._lost(key, body.transfer, str(error), now)
@@ -87,7 +87,7 @@ class Transfers:
             return False
         if answer is Expected.COMPLETE:
             self._arrived(key, body.transfer, now)
-        for chunk, payload in self._take_early((key, body.transfer)):
+        for chunk, payload in self._early.take((key, body.transfer)):
             self.on_chunk(key, chunk, payload, now)
         return True
 
@@ -102,28 +102,20 @@ class Transfers:
             self._waiting = deque(w for w in self._waiting if (w.key, w.body.transfer) != (key, transfer))
         self._admit(now)
 
-    def on_chunk(self, key: MemberKey, chunk: Chunk, payload: memoryview, now: float) -> None:
-        """Take one chunk; calls `arrived` with the last one."""
+    def on_chunk(self, key: MemberKey, chunk: Chunk, payload: memoryview, now: float) -> bool:
+        """Take one chunk; calls `arrived` with the last one. Returns whether it brings bytes that were not here."""
         outcome = self.inbox.on_chunk(key, chunk, payload, now)
         if outcome is Outcome.COMPLETE:
             self._arrived(key, chunk.transfer, now)
         elif outcome is Outcome.CORRUPT:
             self.roads.of(key).malformed["chunk"] += 1
         elif outcome is Outcome.UNKNOWN and self._keeps_early:
-            self._keep_early((key, chunk.transfer), chunk, payload)
+            self._early.keep((key, chunk.transfer), chunk, payload)
+        return outcome.brings
 
-    def _keep_early(self, place: tuple[MemberKey, str], chunk: Chunk, payload: memoryview) -> None:
-        self._early.setdefault(place, []).append((chunk, payload))
-        self._early_bytes += payload.nbytes
-        self._early_chunks += 1
-        while self._early_bytes > EARLY_MAX_BYTES or self._early_chunks > EARLY_MAX_CHUNKS:
-            self._take_early(next(iter(self._early)))
-
-    def _take_early(self, place: tuple[MemberKey, str]) -> list[tuple[Chunk, memoryview]]:
-        chunks = self._early.pop(place, [])
-        self._early_chunks -= len(chunks)
-        self._early_bytes -= sum(payload.nbytes for _, payload in chunks)
-        return chunks
+    def forget_early(self) -> None:
+        """Drop the chunks that have come before their announcements: these broadcasts are not listened to any more."""
+        self._early = Early()
 
     # ---- messages and time
 
@@ -137,6 +129,8 @@ class Transfers:
             if isinstance(answer, Gone):
                 self.roads.send(key, answer)
             else:
+                if self.outbox.is_through(message):
+                    self.roads.stripes_of(key).arrived(message.transfer)
                 self.roads.send_chunks(key, answer)
                 self.on_credit(key, message, now)
             return True

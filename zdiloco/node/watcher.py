@@ -15,17 +15,20 @@ from zdiloco.core import machine as m
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.ledger import FragmentRow
 from zdiloco.errors import MachineError
-from zdiloco.node.counters import CounterFile
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner import LearnerNode
+from zdiloco.node.lifetime import Lifetime
 from zdiloco.node.params import Settings
+from zdiloco.rundir.counters import CounterFile
 from zdiloco.units import MemberKey
 
 
 class NoCounters(CounterFile):
     """Counts nothing, on no disk: who trains nothing has no place in the ledger."""
 
-    def __init__(self, run_dir: Path, key: MemberKey, fragments: int, *, required: bool = True) -> None:
+    def __init__(
+        self, run_dir: Path, key: MemberKey, fragments: int, *, base: int = 0, required: bool = True
+    ) -> None:  # fmt: skip
         """Make nothing."""
 
     def write(self, step: int, trained_tokens: int, rows: Sequence[FragmentRow], *, left: bool = False) -> None:
@@ -33,6 +36,16 @@ class NoCounters(CounterFile):
 
     def close(self) -> None:
         """Let go of nothing."""
+
+
+class NoLifetime(Lifetime):
+    """Nothing is kept of who trains nothing, and nothing comes back."""
+
+    def _read(self) -> None:
+        """Look at nothing."""
+
+    def now_restore(self, run_id: str) -> None:
+        """Restore nothing, and save nothing from here on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +70,7 @@ class WatcherNode(LearnerNode):
 
     watching = True
     counting = NoCounters
+    living = NoLifetime
 
     def __init__(self, model: nn.Module, settings: Settings, *, name: str, hooks: Hooks | None = None) -> None:
         super().__init__(model, torch.optim.SGD(model.parameters()), settings, name=name, hooks=hooks)

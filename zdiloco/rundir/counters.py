@@ -2,13 +2,16 @@
 
 Rule: two slots are written in turn, each closed by its own checksum. Stores to a mapped file outlive SIGKILL, so
 whatever the moment of death, at least one slot is whole, and it is at most one step old. (A power cut is another
-matter: the file is not synced; the syncer's checkpoints are.) A disk that is full later on never stops the training:
+matter: the file is not synced; the syncer's checkpoints are.) While the process lives it holds a lock on the file, so
+that others on this machine know who lives. A disk that is full later on never stops the training:
 the old file goes on with what it has room for, or there is none, until there is room again.
 """
 
+import fcntl
 import logging
 import mmap
 import os
+import re
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,22 +21,24 @@ from pathlib import Path
 
 import xxhash
 
+from zdiloco.core.bounds import MAX_COUNT
 from zdiloco.core.ledger import FragmentRow
 from zdiloco.core.progress import CutRow
 from zdiloco.errors import StoreError
-from zdiloco.node.disk import disk_error
+from zdiloco.rundir.disk import disk_error
 from zdiloco.units import MemberKey
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"zdlcnt01"
+SUFFIX = ".counters"
+MAGIC = b"zdlcnt02"
 CUTS_PER_FRAGMENT = 32
 """Outstanding cuts that a new file has room for, on average; with more, which is rare, it is made anew with twice the
 room."""
 TRY_AGAIN_AFTER = 256
 """Writes, so steps, between two attempts on a disk that has refused."""
 _HEAD = struct.Struct("<8sQIII64s")  # magic, incarnation, fragments, room for cuts, bytes of the name, name
-_SLOT = struct.Struct("<QQIIQQ")  # checksum, sequence number, payload bytes, 1 when left in order, step, tokens
+_SLOT = struct.Struct("<QQIIQQQ")  # checksum, sequence number, payload bytes, 1 when left in order, base, step, tokens
 _ROW = 6  # unmerged, dropped, lost, after, sent cuts, kept cuts
 _CUT = 3  # seq, tokens, void
 
@@ -42,19 +47,26 @@ _CUT = 3  # seq, tokens, void
 class Counters:
     """One whole record: inner steps and tokens trained by this incarnation, and a row per fragment.
 
-    `left` says that the process took leave in order, so that what was unmerged then is nobody's loss.
+    `left` says that the process took leave in order, so that what was unmerged then is nobody's loss. `base`: steps of
+    this learner's earlier incarnations.
     """
 
     key: MemberKey
+    base: int
     step: int
     trained_tokens: int
     left: bool
     rows: tuple[FragmentRow, ...]
 
+    @property
+    def lifetime_step(self) -> int:
+        """Steps of this learner up to here, all its incarnations together."""
+        return self.base + self.step
+
 
 def counters_path(run_dir: Path, key: MemberKey) -> Path:
     """Where the counters of this incarnation lie."""
-    return run_dir / "learners" / f"{key.name}-{key.incarnation:016x}.counters"
+    return run_dir / "learners" / f"{key.name}-{key.incarnation:016x}{SUFFIX}"
 
 
 def _reserve(descriptor: int, size: int) -> None:
@@ -68,8 +80,10 @@ def _reserve(descriptor: int, size: int) -> None:
 class CounterFile:
     """The open counters of this process. One thread writes; `close` may be called twice."""
 
-    def __init__(self, run_dir: Path, key: MemberKey, fragments: int, *, required: bool = True) -> None:
-        """Make the file with an all-zero record in it.
+    def __init__(
+        self, run_dir: Path, key: MemberKey, fragments: int, *, base: int = 0, required: bool = True
+    ) -> None:  # fmt: skip
+        """Make the file with an all-zero record in it; `base` as in Counters.
 
         Where that fails it raises StoreError (the disk is full), ConfigError (the place cannot be written to); or, if
         not `required`, warns, and `write` tries again.
@@ -77,6 +91,7 @@ class CounterFile:
         self.path = counters_path(run_dir, key)
         self._key = key
         self._fragments = fragments
+        self._base = base
         self._sequence = 0
         self._try_at = 0
         self._warned = self._closed = False
@@ -136,7 +151,9 @@ class CounterFile:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             _reserve(descriptor, size)
-            made = mmap.mmap(descriptor, size)
+            with suppress(OSError):  # a file system without locks: then nobody knows who lives
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            made = mmap.mmap(descriptor, size)  # which keeps the file open, and so the lock, until it is closed
         finally:
             os.close(descriptor)
         name = self._key.name.encode()
@@ -160,7 +177,7 @@ class CounterFile:
     def _put(self, step: int, trained_tokens: int, left: bool, numbers: list[int]) -> None:
         payload = struct.pack(f"<{len(numbers)}q", *numbers)
         self._sequence += 1
-        body = _SLOT.pack(0, self._sequence, len(payload), left, step, trained_tokens)[8:] + payload
+        body = _SLOT.pack(0, self._sequence, len(payload), left, self._base, step, trained_tokens)[8:] + payload
         start = self._slot(self._room)
         self._map[start + 8 : start + 8 + len(body)] = body
         self._map[start : start + 8] = xxhash.xxh3_64_digest(body)
@@ -184,6 +201,24 @@ def _flat(rows: Sequence[FragmentRow], most: int | None) -> list[int]:
     return flat + cuts
 
 
+def state_of(path: Path) -> str:
+    """'living' while the process that writes this counter file is alive on this machine, else 'dead'.
+
+    Whether a dead one took leave in order stands in its counters. Children that it has forked keep it 'living' until
+    they end, too. Raises StoreError where the file cannot be opened.
+    """
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "living"
+    except OSError as error:
+        if path.exists() and os.access(path, os.R_OK):
+            return "dead"  # as far as anybody can tell: a file system without locks
+        raise StoreError(f"cannot read the counter file {path}: {error.strerror}") from error
+    return "dead"
+
+
 def read_counters(path: Path) -> Counters:
     """Return the newest whole record of a counter file. Raises StoreError where there is none, or it is not ours."""
     try:
@@ -201,13 +236,29 @@ def read_counters(path: Path) -> Counters:
     if not whole:
         raise StoreError(f"{path} holds no whole record: both slots are damaged")
     newest = max(whole, key=lambda slot: int(_SLOT.unpack_from(slot)[1]))
-    _, _, payload_bytes, left, step, trained = _SLOT.unpack_from(newest)
+    _, _, payload_bytes, left, base, step, trained = _SLOT.unpack_from(newest)
+    if base + step > MAX_COUNT:
+        raise StoreError(f"{path} counts {base + step} steps, which no learner makes")
     try:
         rows = _rows(struct.unpack_from(f"<{payload_bytes // 8}q", newest, _SLOT.size), fragments)
         key = MemberKey(name[:name_bytes].decode(), incarnation)
     except (ValueError, IndexError) as error:
         raise StoreError(f"{path} holds no whole record: {error}") from error
-    return Counters(key=key, step=step, trained_tokens=trained, left=bool(left), rows=rows)
+    return Counters(key=key, base=base, step=step, trained_tokens=trained, left=bool(left), rows=rows)
+
+
+def lifetime_steps(run_dir: Path, name: str) -> int:
+    """Steps of all processes of this name so far, by their counter files; one that cannot be read is passed over, with
+    a warning."""
+    steps = 0
+    for path in sorted((run_dir / "learners").glob(f"*{SUFFIX}")):
+        if not re.fullmatch(re.escape(name) + "-[0-9a-f]{16}" + re.escape(SUFFIX), path.name):
+            continue
+        try:
+            steps = max(steps, read_counters(path).lifetime_step)
+        except StoreError as error:
+            log.warning("steps of a former process are not known why=%r", str(error))
+    return steps
 
 
 def _is_whole(slot: bytes) -> bool:

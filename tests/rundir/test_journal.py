@@ -15,7 +15,7 @@ from zdiloco.core.machine import Received
 from zdiloco.core.messages import Hello
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import StoreError
-from zdiloco.node.journal import CAPACITY, LINES_PER_S, Journal, read_journal
+from zdiloco.rundir.journal import CAPACITY, LINES_PER_S, Journal, read_journal
 from zdiloco.sim.world import World
 from zdiloco.trace import FILE
 from zdiloco.units import MemberKey
@@ -84,13 +84,13 @@ def test_a_full_queue_loses_lines_and_counts_them(tmp_path: Path, monkeypatch: p
 
     def slow_open(path: Path, *args: str, **kwargs: str) -> object:
         opened.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return really_open(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", slow_open)
     journal = Journal(tmp_path, capacity=2)
     journal.write(trace.Fault(t=1.0))
-    assert opened.wait(10)
+    assert opened.wait(60)
     for number in range(5):
         journal.write(more(number))
     assert journal.lost == 3
@@ -136,7 +136,7 @@ def test_a_disk_that_has_room_again_gets_lines_again(
         for number, is_full in enumerate([False, True, True, False, True, False]):
             full.set() if is_full else full.clear()
             journal.write(more(number))
-            assert tried.acquire(timeout=10)
+            assert tried.acquire(timeout=60)
         journal.close(1.0, "")
     monkeypatch.undo()
     lines = list(read_journal(tmp_path))
@@ -156,7 +156,7 @@ def test_a_disk_that_has_refused_is_left_alone_for_a_while(tmp_path: Path, monke
     journal = Journal(tmp_path, try_again_s=3600.0)
     for number in range(50):
         journal.write(more(number))
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 60
     while journal.lost < 50:
         assert time.monotonic() < ends
         threading.Event().wait(0.001)

@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole manifest. `replaced` is missing in those that early versions of 0.1 wrote."""
+    """A whole manifest. `replaced` and `live` are missing in those that early versions of 0.1 wrote."""
 
     run_id: str
     epoch: Epoch
@@ -48,12 +48,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     progress_tokens: float
     fragments: tuple[Entry, ...]
     replaced: tuple[MemberKey, ...] = ()
+    live: tuple[MemberKey, ...] = ()
 
 
 def numbers_of(path: Path) -> tuple[int, int] | None:
     """The number of a manifest and the epoch counter in its name; None where it is not named as one."""
     found = _NAME.fullmatch(path.name)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def number_of(path: Path) -> int:
+    """The number of a manifest, by its name; 0: the name is none of ours."""
+    numbers = numbers_of(path)
+    return numbers[0] if numbers else 0
 
 
 def canonical(tree: Any) -> bytes:
@@ -103,8 +110,8 @@ def _wrongs(manifest: Manifest) -> Iterable[str]:
     yield _wrong_epoch(*manifest.epoch)
     yield "" if math.isfinite(manifest.progress_tokens) and manifest.progress_tokens >= 0 else "progress_tokens"
     yield _wrong_file(manifest.layout)
-    for key in manifest.replaced:
-        yield "" if 0 < key.incarnation < 2**64 else "an incarnation in replaced"
+    for key in (*manifest.replaced, *manifest.live):
+        yield "" if 0 < key.incarnation < 2**64 else "an incarnation in replaced or live"
     for index, entry in enumerate(manifest.fragments):
         yield "" if entry.fragment == index else f"fragment {index} is not at its place"
         yield _wrong_file(entry.file)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from zdiloco.errors import ConfigError, StoreError
-from zdiloco.node.disk import Disk
-from zdiloco.node.manifest import ForeignCheckpoint, signed
-from zdiloco.node.store import Cut, FragmentCut, Store
+from zdiloco.rundir.archive import Cut, FragmentCut
+from zdiloco.rundir.disk import Disk
+from zdiloco.rundir.manifest import ForeignCheckpoint, signed
+from zdiloco.rundir.store import Store, successor_in
 from zdiloco.units import Epoch, MemberKey, Merged, Stamp
 
 EPOCH = Epoch(1, 77)
@@ -266,3 +267,21 @@ def test_a_run_folder_that_cannot_be_made_is_the_users(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used"):
         Store(tmp_path / "file", keep=1)
+
+
+@pytest.mark.parametrize(("counter", "ident"), [(EPOCH.counter + 1, 3), (EPOCH.counter, EPOCH.ident ^ 1)])
+def test_whoever_has_been_taken_over_writes_nothing_more(tmp_path: Path, counter: int, ident: int) -> None:
+    """The lock is lost, as on a shared disk: a successor, or a twin of the same counter, has written here meanwhile."""
+    saved(tmp_path, make_cut(1, Epoch(EPOCH.counter - 1, 9)))
+    old = Store(tmp_path, keep=2)
+    old.load()
+    (tmp_path / "syncer.lock").unlink()
+    successor = make_cut(2, Epoch(counter, ident))
+    saved(tmp_path, successor)
+    before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(StoreError, match="a newer syncer runs this run") as told:
+        old.write(make_cut(9))
+    assert successor_in(told.value).counter == counter
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before
+    old.close()
+    assert same(load(tmp_path), successor)

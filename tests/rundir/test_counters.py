@@ -14,7 +14,7 @@ import pytest
 
 from zdiloco.core.ledger import CutRow, FragmentRow
 from zdiloco.errors import ConfigError, StoreError
-from zdiloco.node.counters import TRY_AGAIN_AFTER, CounterFile, counters_path, read_counters
+from zdiloco.rundir.counters import TRY_AGAIN_AFTER, CounterFile, counters_path, read_counters
 from zdiloco.units import MemberKey
 
 KEY = MemberKey("us-east-0", 0xDEADBEEF00000001)
@@ -67,7 +67,7 @@ def test_a_new_file_holds_zeros(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stores", range(8))
 def test_a_death_between_any_two_stores_leaves_a_whole_record(tmp_path: Path, stores: int) -> None:
     file = CounterFile(tmp_path, KEY, 3)
-    file._map = DyingMap(file._map, stores)  # type: ignore[assignment]
+    file._map = DyingMap(file._map, stores)
     done = 0
 
     def live() -> None:
@@ -88,7 +88,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from zdiloco.core.ledger import FragmentRow
-from zdiloco.node.counters import CounterFile
+from zdiloco.rundir.counters import CounterFile
 from zdiloco.units import MemberKey
 file = CounterFile(Path(sys.argv[1]), MemberKey("us-east-0", 7), 1)
 for step in range(1, 1000):
@@ -99,7 +99,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.proc
 def test_sigkill_loses_nothing(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path)], timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path)], timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     found = read_counters(counters_path(tmp_path, MemberKey("us-east-0", 7)))
     assert (found.step, found.rows[0].unmerged) == (999, 999)

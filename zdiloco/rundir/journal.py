@@ -8,7 +8,6 @@ lines belong to a call, a contribution, a round, or a member that comes or goes.
 `LINES_PER_S` are written on average beside those of rounds; the rest is lost, and counted.
 """
 
-import json
 import logging
 import os
 import queue
@@ -21,7 +20,7 @@ from typing import Any
 from zdiloco import trace
 from zdiloco.core.machine import SyncerAction, SyncerEvent
 from zdiloco.core.syncer import SyncerMachine
-from zdiloco.errors import StoreError
+from zdiloco.rundir.lines import read_lines
 from zdiloco.scribe import Scribe
 from zdiloco.trace import FILE
 
@@ -64,7 +63,7 @@ class Journal:
 
     def _has_room(self, record: trace.Record) -> bool:
         """Whether so many lines a second may be written; a peer that says hello without end fills no disk."""
-        if isinstance(record, trace.Merge | trace.Ending):
+        if isinstance(record, trace.Merge | trace.Ending | trace.Sealed):
             return True
         self._room = min(float(CAPACITY), self._room + LINES_PER_S * (record.t - self._room_at))
         self._room_at = record.t
@@ -155,15 +154,5 @@ def read_journal(run_dir: Path) -> Iterator[dict[str, Any]]:
 
     Raises StoreError where there is no journal.
     """
-    path = run_dir / FILE
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")  # half a line may end within a character
-    except OSError as error:
-        raise StoreError(f"cannot read the journal {path}: {error.strerror}") from error
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and isinstance(record.get("kind"), str):
-            yield record
+    lines = read_lines(run_dir / FILE, "journal")
+    yield from (line for line in lines if isinstance(line.get("kind"), str))
