@@ -7,6 +7,7 @@ all times are NOW again. So every order of timers and other events is covered, a
 clock could bring. Averages of times are left out with them, and so is what is only counted for people.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,8 @@ from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.messages import Ack, Body, Call, Decline, Handback, Refused, Unwelcome, Update, Welcome
 from zdiloco.core.params import LearnerParams, SyncParams
-from zdiloco.sim.bodies import NBYTES, LearnerBody, State
+from zdiloco.sim.bodies import LearnerBody, State
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.work import Parcel
 from zdiloco.units import MemberKey, Merged
 
@@ -35,11 +37,11 @@ def put(name: str, parcel: Parcel) -> Body:
 
 
 def params_of(min_quorum: int) -> SyncParams:
-    return SyncParams(min_quorum=min_quorum, **PARAMS)  # type: ignore[arg-type]
+    return SyncParams(min_quorum=min_quorum, **PARAMS)
 
 
 @dataclass
-class Part:
+class Part(ABC):
     """What both sides share. `local`: events that the body owes its machine, in the order of their making."""
 
     machine: Any
@@ -73,11 +75,13 @@ class Part:
         for action in self.machine.handle(event, NOW):
             self.do(sent, action)
 
+    @abstractmethod
     def do(self, sent: list[Out], action: Any) -> None:
-        raise NotImplementedError
+        """Carry one action of the machine out."""
 
+    @abstractmethod
     def settle(self) -> None:
-        raise NotImplementedError
+        """Bring times, averages and counters back to where they all are the same."""
 
     def answer(self, sent: list[Out], index: int) -> None:
         """The body has done what it owed."""

@@ -9,7 +9,7 @@ from collections import Counter, deque
 
 from tests.sim.protocol_sides import LearnerSide, SyncerSide
 from tests.sim.protocol_world import DEAD, Bounds, Rules, World
-from zdiloco.sim.agenda import Broken
+from zdiloco.agenda import Broken
 from zdiloco.sim.work import ids_of
 
 

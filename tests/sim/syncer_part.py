@@ -12,7 +12,8 @@ from zdiloco.core.messages import Contribution, Handback, Welcome
 from zdiloco.core.rounds import RoundState
 from zdiloco.core.start import SyncerPhase
 from zdiloco.core.syncer import SyncerMachine
-from zdiloco.sim.bodies import NBYTES, State, SyncerBody, SyncerDisk
+from zdiloco.sim.bodies import State, SyncerBody, SyncerDisk
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.work import Parcel
 from zdiloco.units import MemberKey, Merged
 
@@ -65,7 +66,7 @@ class SyncerPart(Part):
 
     def saved(self, sent: list[Out]) -> None:
         assert all(new.stamp >= old.stamp for new, old in zip(self.saving, self.body.disk.states, strict=False))
-        event = self.body.save(list(self.saving), self.replaced)
+        event = self.body.save(list(self.saving), m.Save(why="", replaced=self.replaced))
         self.saving = self.replaced = ()
         self.tell(sent, event)
 

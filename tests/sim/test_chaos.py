@@ -7,16 +7,18 @@ import pytest
 
 from zdiloco.errors import MachineError
 from zdiloco.sim.chaos import chaos
-from zdiloco.sim.faults import FaultName
+from zdiloco.sim.fault_names import FaultName
 from zdiloco.sim.play import play
 from zdiloco.sim.shrink import KEEP, smallest
 
 BRANCHES = (
     "rounds", "late held", "replaced", "declined", "parked", "rolled_back", "repaired", "fenced", "dropped", "gap",
-    "recovered", "given up", "offered again", "update lost", "chunks asked again", "transfers given up",
+    "recovered", "given up", "offered again", "update lost", "chunks asked again", "transfers given up", "lent",
+    "borrowed", "loan lost",
     "refused: epoch", "refused: after", "refused: seq", "refused: layout", "refused: counters", "refused: non_finite",
     "refused: norm", "refused: budget", "refused: body", "refused: closed", "remark: clipped", "remark: zero",
-    "fault: kill while no syncer was there",
+    "fault: kill while no syncer was there", "fault: cut_region of a relay", "relay: chunks from its cache",
+    "relay: lanes over", "relay: asked again", "relay: evicted", "bundles taken",
 )  # fmt: skip
 
 

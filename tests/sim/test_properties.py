@@ -8,11 +8,11 @@ import pytest
 
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import Actor
-from zdiloco.sim.bodies import NBYTES
-from zdiloco.sim.faults import FaultName
+from zdiloco.sim.fault_names import FaultName
 from zdiloco.sim.links import Link
 from zdiloco.sim.play import Story
 from zdiloco.sim.scenario import Fault, LearnerSpec, Scenario
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.speeds import Speed
 from zdiloco.sim.world import World
 

@@ -26,7 +26,7 @@ OWN = (
     Mutation("map: it forgets what was merged before", progress.add_record,
              "tokens=entry.tokens + tokens", "tokens=entry.tokens"),
     Mutation("map: a broadcast's record is not read", duty.Duty.mine, "if entry:", "if False:"),
-    Mutation("recovery: the fleet is not asked", start.Recovery.hear, "stamp > max(", "stamp < max("),
+    Mutation("recovery: the fleet is not asked", start.Recovery._ask, "stamp > max(", "stamp < max("),
     Mutation("rollback: it is taken for nothing new", progress.LearnerProgress.judge, "mine < self.after", "False"),
 )  # fmt: skip
 BROKEN = [m for m in (*MUTATIONS, *OWN) if m.function.__qualname__.startswith(SOURCES)]

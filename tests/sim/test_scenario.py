@@ -5,8 +5,16 @@ from typing import Any
 import pytest
 
 from zdiloco.errors import ConfigError
-from zdiloco.sim.faults import FaultName
-from zdiloco.sim.scenario import Fault, LearnerSpec, Scenario, scenario_from_dict, scenario_to_dict, scenarios_of
+from zdiloco.sim.fault_names import FaultName
+from zdiloco.sim.scenario import (
+    Fault,
+    LearnerSpec,
+    RelaySpec,
+    Scenario,
+    scenario_from_dict,
+    scenario_to_dict,
+    scenarios_of,
+)
 
 TWO = [{"name": "a"}, {"name": "b", "region": "east"}]
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -34,6 +42,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learners": TWO, "learner": {"codec": "x"}}, "learner.codec is 'x'"),
     ({"learners": TWO, "sed": 3}, "scenario has no key 'sed'; did you mean 'seed'?"),
     ({"learners": TWO, "seconds": 1e6}, "do not fit a body"),
+    ({"learners": TWO, "relays": [{"name": "e"}, {"name": "e"}]}, "two relays are named 'e'"),
+    ({"learners": TWO, "relays": [{"name": "e f"}]}, "relay.name is 'e f'; allowed is"),
+    ({"learners": TWO, "relays": [{"name": "e", "cache_bytes": 5}]}, "relay e: cache_bytes is 5; allowed is 1024 to"),
+    ({"learners": TWO, "relays": [{"name": "e", "region": "f"}]}, "relay e: region is 'f', which has no relay"),
+    ({"learners": TWO, "relays": [{"name": "e", "region": "e"}]}, "relay e: it is behind itself (e > e)"),
+    ({"learners": TWO, "relays": [{"name": "e", "region": "f"}, {"name": "f", "region": "e"}]}, "(e > f > e)"),
+    ({"learners": TWO, "relays": [{"name": "e"}], "chunked": False}, "leave chunked at true"),
+    ({"learners": TWO, "relays": [{"name": "e", "chache_bytes": 5}]}, "did you mean 'cache_bytes'?"),
+    ({"learners": TWO, "faults": [{"at_s": 1, "name": "relay_kill", "who": "east"}]}, "'east' is no relay"),
 ]
 
 
@@ -54,8 +71,9 @@ def test_a_seed_is_named_once() -> None:
 
 def test_a_scenario_comes_back_from_its_map() -> None:
     fault = Fault(at_s=3.0, name=FaultName.KILL, who="a", for_s=1.0)
+    learners = (LearnerSpec(name="a"), LearnerSpec(name="b", loss=0.1))
     scenario = Scenario(
-        seed=7, learners=(LearnerSpec(name="a"), LearnerSpec(name="b", loss=0.1)), faults=(fault,), sync={"gamma": 0.25}
+        seed=7, learners=learners, relays=(RelaySpec(name="east", loss=0.1),), faults=(fault,), sync={"gamma": 0.25}
     )
     assert scenario_from_dict(scenario_to_dict(scenario)) == scenario
     assert scenario.params().gamma == 0.25

@@ -49,6 +49,8 @@ def test_a_scenario_and_its_text_are_the_same(seed: int) -> None:
         ("world fragments=1.5", "world: fragments is 1.5; allowed is 1 to 511, a whole number"),
         ("world exact=maybe", "world: exact is 'maybe'; allowed is true or false"),
         ("world sinc.gamma=0", "scenario has no key 'sinc.gamma'"),
+        ("relay east loss=2", "line 2 of the transcript: relay east: loss is 2; allowed is 0 to 0.9"),
+        ("relay", "line 2"),
         ("learner l1 step=3", "learners has no key 'step'; did you mean 'step_s'?"),
     ],
 )

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from zdiloco import trace
+from zdiloco.agenda import Agenda, Broken
 from zdiloco.core.messages import Report
 from zdiloco.core.params import SyncParams
-from zdiloco.sim.agenda import Agenda, Broken
 from zdiloco.sim.chaos import chaos
-from zdiloco.sim.faults import FaultName
+from zdiloco.sim.fault_names import OF_RELAYS, OF_SYNCER, FaultName
 from zdiloco.sim.links import Link, Passage
 from zdiloco.sim.play import Story
-from zdiloco.sim.scenario import Fault, LearnerSpec, Scenario
+from zdiloco.sim.scenario import Fault, LearnerSpec, RelaySpec, Scenario
 from zdiloco.sim.speeds import Speed
 from zdiloco.sim.world import World
 
@@ -37,7 +37,8 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
     records = [trace.record_of(msgspec.json.decode(line)) for line in once.splitlines()]
     assert [record.t for record in records] == sorted(record.t for record in records)
     missing = set(trace.KINDS) - {str(record.__struct_config__.tag) for record in records}
-    assert missing == {"stopped", "continued"}, "every kind but these, which need a fault that this seed has not"
+    of_others = {"stopped", "continued", "phase", "adapted"}
+    assert missing == of_others, "faults that this seed has not; what only a real syncer, or one that adapts, tells"
 
 
 def two(**kinds: Any) -> tuple[World, list[trace.Record]]:
@@ -145,7 +146,7 @@ def test_a_road_that_holds_back_delivers_all_at_once_and_one_that_is_cut_nothing
     link, heard = Link(0.1), []
     for passage, name in ((Passage.OPEN, "open"), (Passage.CUT, "cut"), (Passage.HELD, "held")):
         link.up.passage = passage
-        world.send(link.up, 10, False, lambda name=name: heard.append((name, world.now)))  # type: ignore[misc]
+        world.send(link.up, 10, False, lambda name=name: heard.append((name, world.now)))
     world.run(5.0)
     assert [name for name, _ in heard] == ["open"]
     world.open_road(link.up)
@@ -175,18 +176,27 @@ def test_steps_take_as_long_as_the_pace_says(speed: Speed, mean: Any, spread: An
 # ---- faults
 
 
-FLEET = tuple(LearnerSpec(name=f"l{index}", step_s=0.1, region="east" if index % 2 else "west") for index in range(4))
+FLEET = tuple(
+    LearnerSpec(name=f"l{index}", step_s=0.1, stripes=1 + index, region="east" if index % 2 else "west")
+    for index in range(4)
+)
+
+
+def who_of(name: FaultName) -> str:
+    """Whom a fault hits here."""
+    if name in OF_RELAYS or name is FaultName.HALF_GONE:
+        return "west"
+    return "" if name in OF_SYNCER else "east" if name is FaultName.CUT_REGION else "l1"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FaultName)
 def test_each_fault_alone_is_survived(name: FaultName) -> None:
-    who = {FaultName.CUT_REGION: "east", FaultName.HALF_GONE: "west"}.get(name, "l1")
-    whose = (FaultName.CRASH, FaultName.UNREACHABLE, FaultName.SYNCER_STOP, FaultName.DISK_FULL, FaultName.TAKE_OVER)
-    faults = tuple(Fault(at_s=at, name=name, who="" if name in whose else who, for_s=2.0) for at in (5.0, 5.31, 9.0))
+    faults = tuple(Fault(at_s=at, name=name, who=who_of(name), for_s=2.0) for at in (5.0, 5.31, 9.0))
     scenario = Scenario(
-        seconds=14.0, learners=FLEET, faults=faults, sync={"sync_period": 5, "recover_wait_s": 0.5, "min_quorum": 2}
-    )
+        seconds=14.0, learners=FLEET, faults=faults, sync={"sync_period": 5, "recover_wait_s": 0.5, "min_quorum": 2},
+        relays=(RelaySpec(name="west"),) if name in OF_RELAYS else (),
+    )  # fmt: skip
     story = Story(scenario)
     outcome = story.play()
     assert outcome.seen[f"fault: {name}"] >= 1
@@ -204,7 +214,7 @@ def test_reports_are_heard_only_where_the_road_is_open() -> None:
             heard.append(event.key.name)
         tell(site, event)
 
-    world.tell_syncer = listen  # type: ignore[method-assign]
+    world.tell_syncer = listen
     a, b = world.actors.values()
     world.run(5.0)
     a.link.down.passage = b.link.up.passage = Passage.CUT

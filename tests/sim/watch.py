@@ -11,7 +11,7 @@ from typing import Any
 from zdiloco.core import machine as m
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.membership import MemberState
-from zdiloco.core.messages import Ack, Call, Heartbeat, Refused
+from zdiloco.core.messages import Ack, Call, Heartbeat, Loan, Refused
 from zdiloco.core.start import SyncerPhase
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.units import MemberKey
@@ -38,6 +38,7 @@ class Watch:
     step_s: dict[MemberKey, float] = field(default_factory=dict)
     called: dict[tuple[int, int], float] = field(default_factory=dict)
     machines: list[Any] = field(default_factory=list)
+    loans: dict[int, Loan] = field(default_factory=dict)
 
     def learner(self, machine: LearnerMachine, event: Any) -> None:
         if isinstance(event, m.StepDone):
@@ -51,6 +52,8 @@ class Watch:
             elif isinstance(action, m.Merge):
                 self._quorum(machine, action)
                 self._grace(machine, action, now)
+            elif isinstance(action, m.Fetch | m.CancelFetch) and isinstance(action.message, Loan):
+                self._loan(machine, action)
         if isinstance(event, m.Screened):
             self._answer(event, actions)
         if machine.phase in RUNNING:
@@ -64,6 +67,17 @@ class Watch:
             known = member is not None and member.state not in (MemberState.GONE, MemberState.FINISHED)
             if known:
                 raise Offence("fencing", f"epoch {message.epoch.counter} is told of, {machine.epoch.counter} goes on")
+
+    def _loan(self, machine: SyncerMachine, action: m.Fetch | m.CancelFetch) -> None:
+        """The bytes of one loan are let go before those of another are fetched."""
+        place, held = id(machine), self.loans.get(id(machine))
+        if isinstance(action, m.Fetch):
+            if held is not None and held != action.message:
+                raise Offence("loans", f"loan {action.message.number} is fetched, and {held.number} not let go")
+            self.machines.append(machine)
+            self.loans[place] = action.message
+        elif held == action.message:
+            del self.loans[place]
 
     def _answer(self, event: m.Screened, actions: list[Any]) -> None:
         """What was looked at is held or refused, and its learner is told; or nobody waits for it any more."""
@@ -130,8 +144,8 @@ def watched() -> Iterator[Watch]:
         watch.learner(self, event)
         return of_learner(self, event, now)
 
-    SyncerMachine.handle, LearnerMachine.handle = syncer, learner  # type: ignore[method-assign]
+    SyncerMachine.handle, LearnerMachine.handle = syncer, learner
     try:
         yield watch
     finally:
-        SyncerMachine.handle, LearnerMachine.handle = of_syncer, of_learner  # type: ignore[method-assign]
+        SyncerMachine.handle, LearnerMachine.handle = of_syncer, of_learner

@@ -12,9 +12,9 @@ from zdiloco import trace
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import ConfigError
 from zdiloco.lives import parts_of
-from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.links import Link
 from zdiloco.sim.recorded import RecordedWorld
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.whatif.answers import Answers
 from zdiloco.whatif.compare import AGAIN, RECORDED, Grid, Row, compare
 from zdiloco.whatif.replay import Replay
@@ -34,7 +34,7 @@ def told() -> list[trace.Line]:
     world.run(13.0)
     world.join("c", 0.117)
     world.run(20.0)
-    return world.told  # type: ignore[return-value]
+    return world.told
 
 
 def calls(records: Iterable[trace.Record]) -> dict[tuple[int, int], float]:
@@ -99,7 +99,7 @@ def test_other_settings_change_what_they_should(told: list[trace.Line], again: t
 def with_start(told: list[trace.Line], **changes: object) -> list[trace.Line]:
     start = told[0]
     assert isinstance(start, trace.Start)
-    return [trace.Start(t=start.t, sync={**(start.sync or {}), **changes}), *told[1:]]  # type: ignore[dict-item]
+    return [trace.Start(t=start.t, sync={**(start.sync or {}), **changes}), *told[1:]]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_run_is_compared_until_it_begins_to_end() -> None:
     world.join("b", 0.05)
     world.run(60.0)
     (ending,) = world.of(trace.Ending)
-    recorded, row = compare(world.told, Grid())  # type: ignore[arg-type]
+    recorded, row = compare(world.told, Grid())
     assert recorded.figures.seconds == pytest.approx(ending.t - world.told[0].t)
     assert row.figures.rounds == pytest.approx(recorded.figures.rounds, abs=1)
 
@@ -153,7 +153,7 @@ def test_two_syncer_processes_are_decided_again_each_on_its_own() -> None:
     world.run(11.0)
     world.start_syncer(disk)
     world.run(22.0)
-    recorded, row = compare(world.told, Grid())  # type: ignore[arg-type]
+    recorded, row = compare(world.told, Grid())
     assert [each.processes for each in recorded.figures.learners] == [2, 2]
     assert row.figures.rounds == pytest.approx(recorded.figures.rounds, rel=0.05)
     assert row.figures.participation == pytest.approx(recorded.figures.participation, abs=0.05)

@@ -14,16 +14,17 @@ from zdiloco.sim.depot import Depot
 from zdiloco.sim.links import Link
 from zdiloco.sim.speeds import Speed
 from zdiloco.units import MemberKey
+from zdiloco.wire.meter import LinkMeter
+from zdiloco.wire.pulls import Pulls
 
 MOST_WAITING = 4_000
 """Words and chunks that wait for a stopped process; beyond that they are lost, as at a full queue."""
 
 
 @dataclass(kw_only=True)
-class Process:
-    """A process; while it is `stopped` (SIGSTOP) everything that comes for it waits."""
+class Running:
+    """What runs; while it is `stopped` (SIGSTOP) everything that comes for it waits."""
 
-    depot: Depot
     alive: bool = True
     stopped: bool = False
     due: float = math.inf
@@ -32,14 +33,23 @@ class Process:
 
 
 @dataclass(kw_only=True)
+class Process(Running):
+    """One that has bodies on offer, and waits for bodies."""
+
+    depot: Depot
+
+
+@dataclass(kw_only=True)
 class Site(Process):
-    """One syncer process. `scribe`: follows its machine where a trace is kept."""
+    """One syncer process. `scribe`: follows its machine where a trace is kept; `looks`: it will, at its pulls."""
 
     number: int
     machine: SyncerMachine
     body: SyncerBody
     disk: SyncerDisk
     scribe: Scribe = field(default_factory=Scribe)
+    pulls: Pulls[MemberKey] = field(default_factory=Pulls)
+    looks: bool = False
 
 
 @dataclass(kw_only=True)
@@ -55,13 +65,16 @@ class Actor(Process):
     speed: Speed
     site: Site | None
     training: bool = False
+    listening: bool = False
     step_waits: bool = False
     offers: int = 0
+    lent: str = ""
     steps: int = 0
     work: int = 0
     own: int = 0
     work_at: dict[int, float] = field(default_factory=dict)
     sending: set[str] = field(default_factory=set)
+    meter: LinkMeter = field(default_factory=LinkMeter)
 
     @property
     def step_s(self) -> float:

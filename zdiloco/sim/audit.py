@@ -4,12 +4,15 @@ Rule: nothing here is taken from the machines' own judgement of themselves: ids 
 ledger's own rule from what each process wrote down, and no term is a remainder. What does not hold is raised as Broken.
 """
 
+from zdiloco.agenda import Broken
 from zdiloco.core.ledger import Fates, row_of, settle, total
 from zdiloco.core.start import SyncerPhase
-from zdiloco.sim.actors import Actor, Process, Site
-from zdiloco.sim.agenda import Broken
-from zdiloco.sim.bodies import NBYTES
+from zdiloco.sim.actors import Actor, Running, Site
+from zdiloco.sim.bodies import State
+from zdiloco.sim.chunks import CHUNK_BYTES
 from zdiloco.sim.learner_side import TOKENS
+from zdiloco.sim.relay_places import Relay
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.world import World, audit_learner
 from zdiloco.units import Epoch, MemberKey, Merged, Stamp
 
@@ -31,24 +34,64 @@ class Audit:
         self.fates: Fates | None = None
         self._stamps: dict[tuple[int, int], Stamp] = {}
         self._epochs: dict[Epoch, int] = {}
+        self._last: dict[Epoch, tuple[State, ...]] = {}
         world.on_event = self.look
 
-    def look(self, process: Process) -> None:
+    def look(self, process: Running) -> None:
         """After an event of one process: what it may have broken."""
         self.looks += 1
         if isinstance(process, Actor):
             if process.alive:
                 audit_learner(process, self.world.exact)
-        elif isinstance(process, Site) and process.alive:
+            else:
+                self._look_at_end(process)
+        elif isinstance(process, Site) and (process.alive or process.machine.farewell):
             self._look_at_syncer(process)
+        elif isinstance(process, Relay):
+            self._look_at_relay(process)
+
+    def _look_at_relay(self, relay: Relay) -> None:
+        """What a relay holds has its bounds, whoever does not take what is for it."""
+        spec, kept, waiting = relay.spec, relay.cache.nbytes, self.world.relays.waiting_bytes(relay)
+        if kept > spec.cache_bytes or waiting > spec.budget_bytes + CHUNK_BYTES:
+            raise Broken("memory", f"relay {spec.name}: {kept} of {spec.cache_bytes} kept, {waiting} bytes wait")
+        names = {key.name for key in relay.lanes}
+        if len(names) > spec.most_learners or len(relay.lanes) > spec.most_learners + 1:  # two of one name
+            raise Broken("memory", f"relay {spec.name} has {len(relay.lanes)} lanes")
+
+    def _look_at_end(self, actor: Actor) -> None:
+        """Who goes because the run is over, and for no other reason, holds the last versions, and nothing else."""
+        machine, farewell = actor.machine, actor.machine.farewell
+        if farewell is None or not self.world.exact:
+            return
+        if self.world.stops[-1] != f"{actor.key.name}: {farewell.reason}":
+            return
+        last = self._last[farewell.epoch]
+        if [duty.progress.seen for duty in machine.duties] != [state.stamp for state in last]:
+            raise Broken("last values", f"{actor.key.name} goes without the last versions {farewell.versions}")
+        if actor.body.values != [state.value for state in last]:
+            raise Broken("last values", f"{actor.key.name} ends with other values than the checkpoint's")
+
+    def _look_at_farewell(self, site: Site) -> None:
+        """Nobody is told that the run is over before its last versions are durable: Theta and map as they are."""
+        farewell = site.machine.farewell
+        if farewell is None or farewell.epoch in self._last:
+            return
+        self._last[farewell.epoch] = tuple(site.disk.states)
+        last = [Stamp(farewell.epoch, version) for version in farewell.versions]
+        if [state.stamp for state in site.disk.states] != last or site.disk.states != site.body.states:
+            raise Broken("last values", "the last versions are not durable when the run is said to be over")
 
     def _look_at_syncer(self, site: Site) -> None:
+        self._look_at_farewell(site)
         machine, budget = site.machine, self.world.params.budget_bytes
-        held = len(site.body.payloads) * NBYTES
+        held = sum(site.body.held_bytes[each] for each in site.body.payloads)
         if machine.intakes.used_bytes > budget or held > budget + MOST_SCREENED * NBYTES:
             raise Broken("memory", f"{machine.intakes.used_bytes} counted, {held} held, {budget} allowed")
         if site.depot.inbox.reserved_bytes > budget + (MOST_SCREENED + 2 * len(self.world.actors)) * NBYTES * 2:
             raise Broken("memory", f"{site.depot.inbox.reserved_bytes} reserved, {budget} allowed")
+        if sum(name.startswith("l/") for name in site.depot.offered) > 1:
+            raise Broken("memory", "two loans are held at once")
         if machine.phase in (SyncerPhase.RUNNING, SyncerPhase.DRAINING):
             if self._epochs.setdefault(machine.epoch, site.number) != site.number:
                 raise Broken("epochs", f"two syncers have the epoch {machine.epoch}")
@@ -74,8 +117,10 @@ class Audit:
     # ---- the end
 
     def settle(self) -> None:
-        """Every id and every token has exactly one fate. For a healed world with one syncer that all follow."""
-        site = self.world.site
+        """Every id and every token has exactly one fate. For a healed world with one syncer that all follow, or with
+        nobody any more: then by the syncer that has ended the run."""
+        ended = [site for site in self.world.sites[-1:] if site.machine.farewell]
+        site = self.world.site or next(iter(ended), None)
         if site is None:
             raise Broken("no syncer", "nobody holds the values at the end")
         found: list[Fates] = []

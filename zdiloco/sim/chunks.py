@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from zdiloco.agenda import Broken
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Body, Contribution, Handback, LayoutOffer, Update, Welcome
+from zdiloco.core.messages import Body, Bundle, Contribution, Handback, LayoutOffer, Loan, Update, Welcome
 from zdiloco.errors import PeerError
 from zdiloco.sim.actors import Actor, Process, Site
-from zdiloco.sim.agenda import Broken
-from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.freight import WholeFreight
-from zdiloco.sim.links import MOST_HELD, Link, Passage, Road
+from zdiloco.sim.links import MOST_HELD, Link, Passage, Place, Road
+from zdiloco.sim.sizes import BYTES, NBYTES
 from zdiloco.sim.work import Parcel
 from zdiloco.units import MemberKey
 from zdiloco.wire.assembly import Outcome
@@ -33,6 +33,8 @@ MOST_QUEUED = 1_024
 
 class ChunkedFreight(WholeFreight):
     """Each body travels as in production."""
+
+    credited = True
 
     def put(self, process: Process, name: str, parcel: Parcel) -> Body:
         """Offer a parcel; of a published state, say again what is offered."""
@@ -52,15 +54,15 @@ class ChunkedFreight(WholeFreight):
         if (key, message.body.transfer) not in site.depot.wanted:
             self._expect(site, key, message, passive=False)
 
-    def receive(self, actor: Actor, update: Update, broadcast: bool) -> None:
-        """The learner takes in the body of an update, whose chunks are broadcast or to be asked for."""
+    def receive(self, actor: Actor, update: Update | Loan, broadcast: bool) -> None:
+        """The learner takes in the body of an update or a loan, whose chunks are broadcast or to be asked for."""
         self._expect(actor, m.SYNCER, update, passive=broadcast)
 
-    def _expect(self, process: Process, key: MemberKey, what: m.Fetchable | Update, passive: bool) -> None:
+    def _expect(self, process: Process, key: MemberKey, what: m.Fetchable | Update | Loan, passive: bool) -> None:
         depot, place = process.depot, (key, what.body.transfer)
         depot.wanted[place] = what
         try:
-            answer = depot.inbox.expect(key, what.body, self.world.now, passive=passive)
+            answer = depot.inbox.expect(key, what.body, self.world.now, passive=passive, last=isinstance(what, Loan))
         except PeerError as error:
             self._lost(process, place, str(error))
             return
@@ -76,14 +78,28 @@ class ChunkedFreight(WholeFreight):
         """The syncer needs it no more, complete or not."""
         self._forget(site, (key, name))
 
-    def discard(self, actor: Actor, update: Update) -> None:
+    def discard(self, actor: Actor, update: Update | Loan) -> None:
         """The learner needs it no more."""
         self._forget(actor, (m.SYNCER, update.body.transfer))
 
+    def tuned(self, actor: Actor) -> None:
+        """What waits on the road to a learner that leaves the broadcast is gone with its connection."""
+        if not actor.listening:
+            actor.depot.early.clear()
+            for name in {transfer for transfer, *_ in actor.link.down.waiting if transfer.startswith("u/")}:
+                actor.link.down.drop(name)
+
     def welcomed(self, actor: Actor, welcome: Welcome) -> None:
-        """Another syncer has nothing of what the former was sent."""
+        """A silence is over; and another syncer has nothing of what the former was sent."""
+        actor.depot.inbox.resume(m.SYNCER, self.world.now)
         if welcome.epoch != actor.machine.epoch:
             actor.depot.outbox.forget_peer(m.SYNCER)
+        self.pump(actor)
+
+    def greeted(self, site: Site, key: MemberKey) -> None:
+        """It missed us, and what was on its way may be lost."""
+        site.depot.inbox.resume(key, self.world.now)
+        self.pump(site)
 
     def reborn(self, actor: Actor) -> None:
         """The learner dials anew: what was on its way to it is lost."""
@@ -102,6 +118,8 @@ class ChunkedFreight(WholeFreight):
         """What waits for the road to that peer is not sent."""
         if isinstance(process, Actor):
             process.link.up.drop(name)
+        elif key in self.world.actors and self.world.actors[key].link.behind:
+            self.world.relays.drop(key, name)
         elif key in self.world.actors:
             self.world.actors[key].link.down.drop(name)
 
@@ -114,18 +132,19 @@ class ChunkedFreight(WholeFreight):
 
     def _lost(self, process: Process, place: tuple[MemberKey, str], reason: str) -> None:
         what = process.depot.wanted.pop(place, None)
-        if isinstance(what, Update) and isinstance(process, Actor):
-            self.world.tell(process, m.UpdateLost(update=what))
+        if isinstance(what, Update | Loan) and isinstance(process, Actor):
+            self.world.lost_here(process, what)
         elif what is not None and isinstance(process, Site) and not isinstance(what, Update):
             self.world.tell_syncer(process, m.FetchLost(key=place[0], message=what, reason=reason))
 
     def _whole(self, process: Process, place: tuple[MemberKey, str]) -> None:
         inbox = process.depot.inbox
         what, data = process.depot.wanted.pop(place, None), inbox.take(*place)
-        if not isinstance(what, Contribution):  # its bytes are held until the syncer frees them
+        if not isinstance(what, Contribution | Bundle):  # its bytes are held until the syncer frees them
             inbox.release(*place)
-        if isinstance(what, Update) and isinstance(process, Actor):
-            self.world.update_here(process, what, Parcel.read(data, what.value_bytes))
+        if isinstance(what, Update | Loan) and isinstance(process, Actor):
+            nbytes = what.value_bytes if isinstance(what, Update) else NBYTES
+            self.world.whole_here(process, what, Parcel.read(data, nbytes))
         elif what is not None and isinstance(process, Site) and not isinstance(what, Update):
             self.world.fetched(process, place[0], what, _parcel_of(what, data))
 
@@ -136,51 +155,80 @@ class ChunkedFreight(WholeFreight):
         for out in site.depot.outbox.broadcast(name):
             header, nbytes = self.world.carry(out.header)
             for actor in list(self.world.actors.values()):
-                if actor.site is site:
+                if actor.site is site and actor.listening and not actor.link.behind:
                     self._down(actor, header, nbytes, out)
+            self.world.relays.cast_chunk(site, header, nbytes + out.view.nbytes, out.view)
+
+    def _send(self, process: Process, key: MemberKey, out: ChunkOut) -> None:
+        """A chunk goes to who has asked for it, unless that is not there any more, or follows another syncer."""
+        actor = process if isinstance(process, Actor) else self.world.actors.get(key)
+        header, nbytes = self.world.carry(out.header)
+        if isinstance(process, Actor):
+            self._up(process, header, nbytes, out)
+        elif self.world.relays.leads(process, key):
+            self.world.relays.chunk_down(key, header, out.view)
+        elif actor is not None and actor.site is process:
+            self._down(actor, header, nbytes, out)
 
     def _down(self, actor: Actor, header: Chunk, nbytes: int, out: ChunkOut) -> None:
-        what = partial(self._chunk_comes, actor, m.SYNCER, header, out.view)
-        self._queue(actor.link, actor.link.down, header, (nbytes + out.view.nbytes, what))
+        what = partial(self.chunk_comes, actor, m.SYNCER, header, out.view)
+        place = (header.transfer, header.index, None)
+        self.queue(actor.link, actor.link.down, place, (nbytes + out.view.nbytes, what))
 
     def _up(self, actor: Actor, header: Chunk, nbytes: int, out: ChunkOut) -> None:
-        if actor.site is not None:
-            what = partial(self._chunk_comes, actor.site, actor.key, header, out.view)
-            self._queue(actor.link, actor.link.up, header, (nbytes + out.view.nbytes, what))
+        if actor.link.behind:
+            takes = self.world.relays.takes(actor.link.behind)
+        elif actor.site is not None:
+            takes = partial(self.chunk_comes, actor.site)
+        else:
+            return
+        place, what = (header.transfer, header.index, None), partial(takes, actor.key, header, out.view)
+        self.queue(actor.link, actor.link.up, place, (nbytes + out.view.nbytes, what))
 
-    def _queue(self, link: Link, road: Road, header: Chunk, item: tuple[int, Callable[[], None]]) -> None:
-        """A chunk waits for its road; one that waits already keeps its place."""
+    def queue(self, link: Link, road: Road, place: Place, item: tuple[int, Callable[[], None]]) -> None:
+        """A chunk waits for its road: its bytes, and what happens when it arrives. One that waits already keeps its
+        place."""
+        if place in road.waiting:
+            road.stripes.wake()
+        else:
+            road.stripes.asked_again(*place[:2])
         if len(road.waiting) < MOST_QUEUED:
-            road.waiting[header.transfer, header.index] = item
+            road.waiting[place] = item
         if not road.busy:
             self._next(link, road)
 
     def _next(self, link: Link, road: Road) -> None:
         """The road is free: the next chunk goes out."""
         world = self.world
-        road.busy = bool(road.waiting)
-        if not road.busy:
+        place = next(iter(road.waiting), None)
+        stripe = road.takes(*place[:2]) if place else None
+        road.busy = stripe is not None
+        if place is None or stripe is None:  # if all are full, somebody will ask again
             return
-        (transfer, _), (nbytes, what) = road.waiting.popitem(last=False)
+        transfer, (nbytes, what) = place[0], road.waiting.pop(place)
         go = link.body_up if road is link.up else link.body_down
-        at = go(nbytes, world.now, world.rng)
-        world.at(road.free_at - world.now, partial(self._next, link, road))
+        at = go(nbytes, world.now, world.rng, stripe)
+        world.at(link.free_at(road) - world.now, partial(self._next, link, road))
         if link.is_cut or road.passage is Passage.CUT or road.is_lost(world.rng) or world.lose("chunk", transfer):
+            return
+        if stripe == road.dead:
             return
         if road.passage is Passage.OPEN:
             world.at(at - world.now, what)
         elif len(road.held) < MOST_HELD:
             road.held.append(what)
 
-    def _chunk_comes(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> None:
+    def chunk_comes(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> None:
+        """A chunk comes for a learner or a syncer."""
         self.world.into(process, partial(self._take_in, process, key, chunk, payload))
 
     def _take_in(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> None:
-        self.on_chunk(process, key, chunk, payload)
+        if self.on_chunk(process, key, chunk, payload) and isinstance(process, Actor):
+            self.world.bytes_here(process)
         self.pump(process)
 
-    def on_chunk(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> None:
-        """A chunk is here."""
+    def on_chunk(self, process: Process, key: MemberKey, chunk: Chunk, payload: memoryview) -> bool:
+        """A chunk is here. Returns whether its bytes were not."""
         depot, place = process.depot, (key, chunk.transfer)
         outcome = depot.inbox.on_chunk(key, chunk, payload, self.world.now)
         if outcome is Outcome.COMPLETE:
@@ -189,6 +237,7 @@ class ChunkedFreight(WholeFreight):
             depot.early.setdefault(place, []).append((chunk, payload))
             while sum(len(chunks) for chunks in depot.early.values()) > EARLY_MAX_CHUNKS:
                 depot.early.popitem(last=False)
+        return outcome.brings
 
     # ---- credit
 
@@ -220,16 +269,26 @@ class ChunkedFreight(WholeFreight):
         world = self.world
         word, nbytes = world.carry(message)
         if isinstance(process, Actor):
-            site = process.site
-            if site is not None and not world.lose("credit", word):
-                what = partial(self._hear, site, process.key, word)
-                world.send(process.link.up, nbytes, process.link.is_cut, what)
+            self._say_up(process, word, nbytes)
             return
         actor = world.actors.get(key)
-        if actor is not None and actor.site is process and not world.lose("credit", word):
-            world.send(actor.link.down, nbytes, actor.link.is_cut, partial(self._hear, actor, m.SYNCER, word))
+        if world.relays.leads(process, key):
+            world.relays.down(key, word, nbytes)
+        elif actor is not None and actor.site is process and not world.lose("credit", word):
+            world.send(actor.link.down, nbytes, actor.link.is_cut, partial(self.hear, actor, m.SYNCER, word))
 
-    def _hear(self, process: Process, key: MemberKey, word: Any) -> None:
+    def _say_up(self, actor: Actor, word: Credit | Gone, nbytes: int) -> None:
+        if actor.link.behind:
+            what = partial(self.world.relays.hears(actor.link.behind), actor.key, word)
+        elif actor.site is not None:
+            what = partial(self.hear, actor.site, actor.key, word)
+        else:
+            return
+        if not self.world.lose("credit", word):
+            self.world.send(actor.link.up, nbytes, actor.link.is_cut, what)
+
+    def hear(self, process: Process, key: MemberKey, word: Any) -> None:
+        """A word about a transfer comes for a learner or a syncer."""
         self.world.into(process, partial(self.on_word, process, key, word))
 
     def on_word(self, process: Process, key: MemberKey, word: Credit | Gone) -> None:
@@ -245,13 +304,14 @@ class ChunkedFreight(WholeFreight):
         if isinstance(answer, Gone):
             self._say(process, key, answer)
             return
-        actor = process if isinstance(process, Actor) else self.world.actors.get(key)
-        for out in answer if actor is not None else ():
-            header, nbytes = self.world.carry(out.header)
-            if isinstance(process, Actor):
-                self._up(process, header, nbytes, out)
-            elif actor is not None and actor.site is process:
-                self._down(actor, header, nbytes, out)
+        if isinstance(process, Site):
+            self.world.credited(process, key, word)
+        if isinstance(process, Actor):
+            process.meter.credited(word, self.world.now)
+            if process.depot.outbox.is_through(word):
+                process.link.up.stripes.arrived(word.transfer)
+        for out in answer:
+            self._send(process, key, out)
         offered = process.depot.bodies.get(word.transfer)
         once = isinstance(process, Actor) and not word.transfer.startswith("c/")
         if once and offered is not None and word.received >= offered.nbytes:
@@ -263,4 +323,6 @@ def _parcel_of(message: m.Fetchable, data: memoryview) -> Parcel:
     if isinstance(message, LayoutOffer):
         decode_map(data, 2**20)
         return Parcel(0, 0)
+    if isinstance(message, Contribution | Bundle):
+        return Parcel.read(data, BYTES[message.codec])
     return Parcel.read(data, message.value_bytes if isinstance(message, Handback) else NBYTES)

@@ -5,13 +5,12 @@ answers as a real one would and holds no values. Chance comes in as a seed: same
 event, so that `sim/costs.py` can play them again and measure.
 """
 
-import heapq
-import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from zdiloco.agenda import Agenda
 from zdiloco.core import machine as m
 from zdiloco.core import messages as w
 from zdiloco.core.params import SyncParams
@@ -53,16 +52,15 @@ class CrowdParams:
     seed: int = 0
 
 
-class Crowd:
+class Crowd(Agenda):
     """The learners, virtual time, and one syncer machine with its body."""
 
     def __init__(
         self, params: CrowdParams, sync: SyncParams, listen: Callable[[float, m.SyncerEvent], None] | None = None
     ) -> None:
+        super().__init__()
+        self.most_at_once += 10 * params.learners
         self.params, self.sync, self.rng, self.listen = params, sync, random.Random(params.seed), listen
-        self.now = 0.0
-        self.heap: list[tuple[float, int, Callable[[], None]]] = []
-        self.numbers = itertools.count(1)
         self.machine = new_machine(sync)
         self.learners: dict[str, PlainLearner | MachineLearner] = {}
         self.maps: list[dict[MemberKey, Merged]] = [{} for _ in range(params.fragments)]
@@ -86,19 +84,6 @@ class Crowd:
         self.run(1.0)
         for number in range(self.params.learners):
             self.at(self.rng.random() * self.params.step_s, partial(self.join, f"m{number:05d}"))
-
-    # ---- virtual time
-
-    def at(self, delay_s: float, what: Callable[[], None]) -> None:
-        """Have something happen after so many seconds."""
-        heapq.heappush(self.heap, (self.now + delay_s, next(self.numbers), what))
-
-    def run(self, until: float) -> None:
-        """Live until this moment."""
-        while self.heap and self.heap[0][0] <= until:
-            self.now, _, what = heapq.heappop(self.heap)
-            what()
-        self.now = until
 
     def tell(self, event: m.SyncerEvent) -> None:
         """Hand the machine one event, and carry out what it says."""

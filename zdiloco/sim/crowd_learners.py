@@ -72,7 +72,7 @@ class PlainLearner:
         self._owes[fragment] = message.version
         wait_s = self.step_s - (crowd.now - self.began_at) % self.step_s
         if crowd.rng.random() < crowd.params.declines:
-            decline = w.Decline(fragment=fragment, version=message.version, reason="uplink busy", eta_s=self.step_s)
+            decline = w.Decline(fragment=fragment, version=message.version, reason=w.UPLINK_BUSY, eta_s=self.step_s)
             crowd.at(wait_s, partial(self.say, decline))
             wait_s += self.step_s
         crowd.at(wait_s, partial(self._contribute, fragment))

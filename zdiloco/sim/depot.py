@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from zdiloco.core.messages import Body, Update
+from zdiloco.core.messages import Body, Loan, Update
 from zdiloco.core.syncer_words import Fetchable
 from zdiloco.sim.work import Parcel
 from zdiloco.units import MemberKey
@@ -24,7 +24,7 @@ class Depot:
     offered: dict[str, Parcel] = field(default_factory=dict)
     bodies: dict[str, Body] = field(default_factory=dict)
     newest: dict[str, deque[str]] = field(default_factory=dict)
-    wanted: dict[tuple[MemberKey, str], Fetchable | Update] = field(default_factory=dict)
+    wanted: dict[tuple[MemberKey, str], Fetchable | Update | Loan] = field(default_factory=dict)
     early: "OrderedDict[tuple[MemberKey, str], list[tuple[Chunk, memoryview]]]" = field(default_factory=OrderedDict)
     due: float = float("inf")
 

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
+from functools import partial
 from math import nan
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,8 +16,10 @@ from zdiloco import trace
 from zdiloco.core import machine as m
 from zdiloco.core.messages import Call, Contribution, Heartbeat
 from zdiloco.core.start import SyncerPhase
+from zdiloco.sim import relay_faults
 from zdiloco.sim.actors import Actor, Site
 from zdiloco.sim.bodies import SyncerDisk
+from zdiloco.sim.fault_names import FaultName
 from zdiloco.sim.links import Link, Passage
 from zdiloco.sim.world import World
 from zdiloco.units import ContributionId
@@ -26,60 +28,6 @@ if TYPE_CHECKING:
     from zdiloco.sim.scenario import Fault
 
 
-class FaultName(StrEnum):
-    """Every fault that a story may name; `for_s` is how long it lasts (0: for ever)."""
-
-    KILL = "kill"
-    """SIGKILL of a learner; it returns as a new incarnation."""
-    STOP = "stop"
-    """SIGSTOP of a learner, then SIGCONT."""
-    SLOW = "slow"
-    """A learner's steps take four times as long."""
-    LEAVE = "leave"
-    """A learner takes leave in order; it returns."""
-    TWIN = "twin"
-    """A second process of the same name starts."""
-    POISON = "poison"
-    """What a learner has under way holds NaN, or is far too large, too large, or zero."""
-    GIVE_UP = "give_up"
-    """A learner's side breaks off what it sends."""
-    REPEAT = "repeat"
-    """An offer arrives a second time much later, perhaps spoilt."""
-    CUT_OFF = "cut_off"
-    """A learner's link is cut, both ways."""
-    CUT_UP = "cut_up"
-    """What a learner says is lost; it hears everything."""
-    CUT_DOWN = "cut_down"
-    """A learner hears nothing; what it says arrives."""
-    HALF_OPEN = "half_open"
-    """What a learner says is held back and arrives later, all at once; it hears nothing."""
-    LOSSY = "lossy"
-    """A third of all that a learner says and hears is lost."""
-    SLOW_LINK = "slow_link"
-    """A learner's link has a tenth of its bandwidth, and ten times its latency."""
-    LOST_CALL = "lost_call"
-    """The next call does not reach a learner."""
-    CUT_REGION = "cut_region"
-    """The uplink of a region is cut."""
-    HALF_GONE = "half_gone"
-    """Half of the learners are killed at once, and the uplink of their region with them."""
-    CRASH = "crash"
-    """SIGKILL of the syncer; it starts again from its disk."""
-    UNREACHABLE = "unreachable"
-    """The syncer crashes, and when it starts again a part of the fleet cannot be reached."""
-    SYNCER_STOP = "syncer_stop"
-    """SIGSTOP of the syncer, then SIGCONT."""
-    DISK_FULL = "disk_full"
-    """The syncer's disk is full."""
-    TAKE_OVER = "take_over"
-    """A successor starts beside the living syncer; the fleet follows one by one."""
-
-
-OF_SYNCER = frozenset({
-    FaultName.CRASH, FaultName.UNREACHABLE, FaultName.SYNCER_STOP, FaultName.DISK_FULL, FaultName.TAKE_OVER,
-    FaultName.HALF_GONE,
-})  # fmt: skip
-"""Faults that name no learner."""
 SLOWER = 4.0
 REACHED_AGAIN_S = 3.0
 """So long after a syncer has started again all can reach it."""
@@ -108,9 +56,14 @@ class Faults:
         world, self.over = self.world, True
         for trunk in world.trunks.values():
             trunk.cut = False
+        for relay in list(world.relays):
+            self.open(relay.link)
+            self.clean(relay.link)
+            relay_faults.start_again(world, relay.spec.name)
         for actor in list(world.actors.values()):
-            self._open(actor.link)
-            self._clean(actor.link)
+            self.open(actor.link)
+            self.clean(actor.link)
+            actor.link.up.revive()
             actor.speed.slow = 1.0
         for site in world.sites:
             site.disk.full = False
@@ -119,27 +72,29 @@ class Faults:
         if world.site is None:
             disks = [site.disk for site in world.sites]
             world.start_syncer(max(disks, key=lambda disk: max((s.stamp for s in disk.states), default=())))
-        for process in [*world.actors.values(), *world.sites]:
+        for process in [*world.actors.values(), *world.relays, *world.sites]:
             if process.stopped and process.alive:
                 world.resume(process)
-        for actor in world.actors.values():
-            actor.site = world.site
+        for hop in [*world.actors.values(), *world.relays]:
+            world.relays.follow(hop, world.site)
 
     # ---- who and what
 
     def _actor(self, name: str) -> Actor | None:
         return next((actor for actor in self.world.actors.values() if actor.key.name == name), None)
 
-    def _after(self, fault: "Fault", what: Callable[[], None]) -> None:
+    def after(self, fault: "Fault", what: Callable[[], None]) -> None:
         """Undo something when the fault is over; healing has done so already."""
         if fault.for_s:
             self.world.at(fault.for_s, lambda: None if self.over else what())
 
-    def _open(self, link: Link) -> None:
+    def open(self, link: Link) -> None:
+        """Both roads of a link are open: what they held back arrives."""
         self.world.open_road(link.up)
         self.world.open_road(link.down)
 
-    def _clean(self, link: Link) -> None:
+    def clean(self, link: Link) -> None:
+        """A link loses no more than it does by itself, and is as fast as it is."""
         link.up.extra_loss = link.down.extra_loss = 0.0
         link.up.slow = link.down.slow = 1.0
 
@@ -166,7 +121,7 @@ class Faults:
         if actor is None or actor.stopped:
             return False
         self.world.stop(actor)
-        self._after(fault, lambda: self.world.resume(actor))
+        self.after(fault, lambda: self.world.resume(actor))
         return True
 
     def _slow(self, fault: "Fault", rng: random.Random) -> bool:
@@ -174,7 +129,7 @@ class Faults:
         if actor is None:
             return False
         actor.speed.slow = SLOWER
-        self._after(fault, lambda: setattr(actor.speed, "slow", 1.0))
+        self.after(fault, lambda: setattr(actor.speed, "slow", 1.0))
         return True
 
     def _leave(self, fault: "Fault", rng: random.Random) -> bool:
@@ -233,7 +188,7 @@ class Faults:
         for road, ways in ((link.up, (FaultName.CUT_OFF, FaultName.CUT_UP)), (link.down, _DOWN)):
             if name in ways:
                 road.passage = Passage.CUT
-        self._after(fault, lambda: self._open(link))
+        self.after(fault, lambda: self.open(link))
         return True
 
     def _lossy(self, fault: "Fault", rng: random.Random) -> bool:
@@ -248,7 +203,15 @@ class Faults:
             return False
         for road in (actor.link.up, actor.link.down):
             setattr(road, what, value)
-        self._after(fault, lambda: self._clean(actor.link))
+        self.after(fault, lambda: self.clean(actor.link))
+        return True
+
+    def _dead_stripe(self, fault: "Fault", rng: random.Random) -> bool:
+        actor = self._actor(fault.who)
+        if actor is None or actor.link.up.stripes.count == 1:
+            return False
+        actor.link.up.dead, actor.link.up.swallowed = rng.randrange(actor.link.up.stripes.count), 0
+        self.after(fault, actor.link.up.revive)
         return True
 
     def _lost_call(self, fault: "Fault", rng: random.Random) -> bool:
@@ -263,23 +226,24 @@ class Faults:
         if trunk is None or trunk.cut:
             return False
         trunk.cut = True
-        self._after(fault, lambda: setattr(trunk, "cut", False))
+        self.done["cut_region of a relay"] += fault.who in self.world.relays.by_name
+        self.after(fault, lambda: setattr(trunk, "cut", False))
         return True
 
     def _half_gone(self, fault: "Fault", rng: random.Random) -> bool:
         """The region that `who` names, or else every second learner."""
         world, trunk = self.world, self.world.trunks.get(fault.who)
         actors = sorted(world.actors.values(), key=lambda actor: actor.key.name)
-        gone = [actor for actor in actors if actor.link.trunk is trunk] if trunk else actors[::2]
+        gone = [actor for actor in actors if world.relays.passes(actor, trunk)] if trunk else actors[::2]
         if len(actors) < 2 or not gone:
             return False
         for actor in gone:
             world.kill(actor)
             if fault.for_s:
-                world.at(fault.for_s, lambda name=actor.key.name: self._return(name))  # type: ignore[misc]
+                world.at(fault.for_s, partial(self._return, actor.key.name))
         if trunk:
             trunk.cut = True
-            self._after(fault, lambda: setattr(trunk, "cut", False))
+            self.after(fault, lambda: setattr(trunk, "cut", False))
         return True
 
     # ---- syncers
@@ -294,7 +258,7 @@ class Faults:
         if site is None or self._split():
             return False
         self.world.kill_syncer(site)
-        self._after(fault, lambda: self._start_again(site.disk))
+        self.after(fault, lambda: self._start_again(site.disk))
         return True
 
     def _start_again(self, disk: SyncerDisk) -> None:
@@ -307,8 +271,7 @@ class Faults:
             return False
         for actor in rng.sample(actors, (len(actors) + 1) // 2):
             actor.link.up.passage = actor.link.down.passage = Passage.CUT
-            link = actor.link
-            self.world.at(fault.for_s + REACHED_AGAIN_S, lambda link=link: self._open(link))  # type: ignore[misc]
+            self.world.at(fault.for_s + REACHED_AGAIN_S, partial(self.open, actor.link))
         return True
 
     def _syncer_stop(self, fault: "Fault", rng: random.Random) -> bool:
@@ -316,7 +279,7 @@ class Faults:
         if site is None or site.stopped:
             return False
         self.world.stop(site)
-        self._after(fault, lambda: self.world.resume(site))
+        self.after(fault, lambda: self.world.resume(site))
         return True
 
     def _disk_full(self, fault: "Fault", rng: random.Random) -> bool:
@@ -324,7 +287,7 @@ class Faults:
         if site is None:
             return False
         site.disk.full = True
-        self._after(fault, lambda: setattr(site.disk, "full", False))
+        self.after(fault, lambda: setattr(site.disk, "full", False))
         return True
 
     def _take_over(self, fault: "Fault", rng: random.Random) -> bool:
@@ -336,8 +299,7 @@ class Faults:
         ends = max(fault.for_s, 2.0)
         for actor in actors:
             tells = rng.random() < 0.5
-            what = lambda actor=actor, tells=tells: self._follow(actor, new, tells)  # noqa: E731
-            world.at(ends * (0.4 + 0.6 * rng.random()), what)
+            world.at(ends * (0.4 + 0.6 * rng.random()), partial(self._follow, actor, new, tells))
         world.at(ends + 1.0, lambda: None if old is world.site else world.kill_syncer(old))
         return True
 
@@ -345,7 +307,8 @@ class Faults:
         """One more learner reaches the new syncer; its last word to the old one may fence that."""
         if new is not self.world.site or self.over:
             return  # it is dead, or has been taken over itself
-        old, actor.site = actor.site, new
+        old = actor.site
+        self.world.relays.follow(actor, new)
         if tells and old is not None and old.alive and new.machine.phase is SyncerPhase.RUNNING:
             word = Heartbeat(epoch=new.machine.epoch)
             self.world.tell_syncer(old, m.Received(key=actor.key, message=word))
@@ -355,9 +318,10 @@ class Faults:
         FaultName.TWIN: _twin, FaultName.POISON: _poison, FaultName.GIVE_UP: _give_up, FaultName.REPEAT: _repeat,
         FaultName.CUT_OFF: _cut, FaultName.CUT_UP: _cut, FaultName.CUT_DOWN: _cut, FaultName.HALF_OPEN: _cut,
         FaultName.LOSSY: _lossy, FaultName.SLOW_LINK: _slow_link, FaultName.LOST_CALL: _lost_call,
+        FaultName.DEAD_STRIPE: _dead_stripe,
         FaultName.CUT_REGION: _cut_region, FaultName.HALF_GONE: _half_gone, FaultName.CRASH: _crash,
         FaultName.UNREACHABLE: _unreachable, FaultName.SYNCER_STOP: _syncer_stop, FaultName.DISK_FULL: _disk_full,
-        FaultName.TAKE_OVER: _take_over,
+        FaultName.TAKE_OVER: _take_over, **relay_faults.DEEDS,
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ was sent. Whole bodies are for stories in which only time and loss matter, and f
 from typing import TYPE_CHECKING
 
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Body, Contribution, Update, Welcome
+from zdiloco.core.messages import Body, Contribution, Loan, Update, Welcome
 from zdiloco.sim.actors import Actor, Process, Site
 from zdiloco.sim.links import Passage
 from zdiloco.sim.work import Parcel
@@ -22,7 +22,12 @@ BROKEN = "the link broke"
 
 
 class WholeFreight:
-    """Each body is one item: it takes its share of the road, and arrives or is lost as a whole."""
+    """Each body is one item: it takes its share of the road, and arrives or is lost as a whole.
+
+    `credited`: whether receivers tell how far they are, without which nobody can be paced.
+    """
+
+    credited = False
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -78,26 +83,33 @@ class WholeFreight:
     def publish(self, site: Site, name: str) -> None:
         """Broadcast a body: whole ones go when they are received."""
 
-    def receive(self, actor: Actor, update: Update, broadcast: bool) -> None:
-        """The learner takes in the body of an update."""
+    def receive(self, actor: Actor, update: Update | Loan, broadcast: bool) -> None:
+        """The learner takes in the body of an update, or of a loan."""
         parcel = self.world.published.get(update.body.transfer)
         at = actor.link.body_down(update.body.nbytes, self.world.now - actor.link.down.latency_s, self.world.rng)
         self.world.at(at - self.world.now, lambda: self._here(actor, update, parcel))
 
-    def _here(self, actor: Actor, update: Update, parcel: Parcel | None) -> None:
+    def _here(self, actor: Actor, update: Update | Loan, parcel: Parcel | None) -> None:
         world = self.world
         if actor.link.down.passage is not Passage.OPEN or actor.link.is_cut:
-            world.at(GIVE_UP_S, lambda: world.tell(actor, m.UpdateLost(update=update)))
+            world.at(GIVE_UP_S, lambda: world.lost_here(actor, update))
         elif parcel is None or world.lose("update body", update):
-            world.tell(actor, m.UpdateLost(update=update))
+            world.lost_here(actor, update)
         else:
-            world.update_here(actor, update, parcel)
+            world.bytes_here(actor)
+            world.whole_here(actor, update, parcel)
 
-    def discard(self, actor: Actor, update: Update) -> None:
+    def discard(self, actor: Actor, update: Update | Loan) -> None:
         """The learner needs it no more."""
+
+    def tuned(self, actor: Actor) -> None:
+        """The learner listens to the broadcast, or has left it."""
 
     def welcomed(self, actor: Actor, welcome: Welcome) -> None:
         """A syncer takes a learner in: perhaps another one than the former."""
+
+    def greeted(self, site: Site, key: MemberKey) -> None:
+        """A learner says hello: perhaps again, since it missed the syncer."""
 
     def reborn(self, actor: Actor) -> None:
         """The learner goes on under another name: its roads are new."""

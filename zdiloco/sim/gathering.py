@@ -11,8 +11,8 @@ from functools import partial
 from zdiloco import trace
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import Actor
-from zdiloco.sim.bodies import NBYTES
 from zdiloco.sim.links import Link
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.world import World
 
 ANSWER_S = 0.2

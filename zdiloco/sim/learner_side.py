@@ -1,5 +1,6 @@
 """The learners of a world: they step whatever happens, and what their machines ask for is done in virtual time."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,12 +9,14 @@ from zdiloco.core import machine as m
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.ledger import row_of
-from zdiloco.core.messages import Body, Goodbye, Handback, InitialOffer, LayoutOffer, Message, Update, Welcome
+from zdiloco.core.messages import Body, Goodbye, Handback, InitialOffer, LayoutOffer, Loan, Message, Update, Welcome
 from zdiloco.core.params import LearnerParams
 from zdiloco.sim.actors import Actor, Fallen
-from zdiloco.sim.bodies import NBYTES, LearnerBody
+from zdiloco.sim.bodies import LearnerBody
 from zdiloco.sim.depot import Depot
 from zdiloco.sim.links import Link
+from zdiloco.sim.loans import OF_LOANS, do_loan, here
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.speeds import Speed
 from zdiloco.sim.syncer_side import SyncerSide
 from zdiloco.sim.work import Parcel
@@ -40,10 +43,12 @@ class LearnerSide(SyncerSide):
         machine = LearnerMachine(
             key, self.params, LearnerParams(**params), shares=shares, layout_digest="layout", watching=watching
         )
-        body = LearnerBody(self.num_fragments, lambda name, what: self.freight.put(actor, name, what))
+        codec = params.get("codec", "fp32")
+        body = LearnerBody(self.num_fragments, lambda name, what: self.freight.put(actor, name, what), codec)
+        link = link or Link()
         actor = Actor(
-            key=key, machine=machine, body=body, link=link or Link(), speed=speed or Speed(step_s), site=self.site,
-            depot=Depot(self.inbox_params),
+            key=key, machine=machine, body=body, link=link, speed=speed or Speed(step_s),
+            site=self.relays.site_of(link), depot=Depot(self.inbox_params),
         )  # fmt: skip
         self.actors[key] = actor
         if self.exact:
@@ -115,10 +120,17 @@ class LearnerSide(SyncerSide):
             self.ready(actor)
         elif isinstance(action, m.Receive):
             self.freight.receive(actor, action.update, action.broadcast)
+        elif isinstance(action, m.Listen):
+            actor.listening = action.on
+            self.freight.tuned(actor)
+            if relay := self.relays.above(actor):
+                self.relays.tune(relay)
         elif isinstance(action, m.SendHandback | m.SendLayout | m.SendInitial):
             self.offer(actor, action)
         elif isinstance(action, m.Reincarnate):
             self.reincarnate(actor)
+        elif isinstance(action, OF_LOANS):
+            do_loan(self, actor, action)
         elif isinstance(action, m.Note):
             self.note(actor.key.name, action.what, action.why)
         elif isinstance(action, m.Stop):
@@ -155,7 +167,7 @@ class LearnerSide(SyncerSide):
             for seq in kept:  # merged, and not stable: if that branch dies, this is lost
                 actor.body.dropped[action.fragment] |= actor.body.encoded.get((action.fragment, seq), 0)
         for event in actor.body.do(action):
-            self.later(actor, WORK_S, partial(self.tell, actor, event))
+            self.later(actor, WORK_S, partial(self._answered, actor, event))
         if isinstance(action, m.Prepare) and not actor.training:
             self.later(actor, BOUNDARY_S, partial(self.tell, actor, m.Boundary()))
         elif isinstance(action, m.Forget):
@@ -166,6 +178,13 @@ class LearnerSide(SyncerSide):
         elif isinstance(action, m.Adopt) and self.on_record is not None:
             fragment, version = action.fragment, action.stamp.version
             self.record_of(actor, trace.Adopted(t=self.now, who=actor.key.name, fragment=fragment, version=version))
+
+    def _answered(self, actor: Actor, event: m.LearnerEvent) -> None:
+        """A learner's work on an action is done; what it has encoded is on offer from now on, on a metered link."""
+        if isinstance(event, m.Encoded):
+            actor.meter.offered(event.body.transfer, event.body.nbytes, self.now)
+            event = replace(event, encode_s=WORK_S, link_bytes_s=actor.meter.bytes_s)
+        self.tell(actor, event)
 
     def offer(self, actor: Actor, action: Any) -> None:
         """Offer once what a syncer that starts asks for."""
@@ -195,16 +214,32 @@ class LearnerSide(SyncerSide):
         actor.key = MemberKey(actor.key.name, self.rng.getrandbits(60) + 1)
         self.actors[actor.key] = actor
         actor.body.adopted.clear()
+        actor.body.inner = [0] * self.num_fragments
         actor.work = actor.own = 0
         self.freight.reborn(actor)
         name, incarnation = actor.key.name, f"{actor.key.incarnation:016x}"
         self.record_of(actor, trace.Reborn(t=self.now, who=name, incarnation=incarnation))
         self.tell(actor, m.Reborn(incarnation=actor.key.incarnation))
 
-    def update_here(self, actor: Actor, update: Update, parcel: Parcel) -> None:
-        """All bytes of an update are here."""
-        actor.body.learn(update, parcel)
-        self.tell(actor, m.UpdateReady(update=update, records=parcel.rows()))
+    def whole_here(self, actor: Actor, what: Update | Loan, parcel: Parcel) -> None:
+        """All bytes of an update or a loan are here."""
+        if isinstance(what, Loan):
+            here(self, actor, what, parcel)
+            return
+        actor.body.learn(what, parcel)
+        self.tell(actor, m.UpdateReady(update=what, records=parcel.rows()))
+
+    def bytes_here(self, actor: Actor) -> None:
+        """Bytes of some body are here that were not before."""
+        if actor.machine.phase is LearnerPhase.FINISHING:
+            self.tell(actor, m.ChunkArrived())
+
+    def lost_here(self, actor: Actor, what: Update | Loan) -> None:
+        """They will not come."""
+        if isinstance(what, Loan):
+            self.tell(actor, m.LoanLost(number=what.number, reason="it did not come through"))
+        else:
+            self.tell(actor, m.UpdateLost(update=what))
 
     # ---- steps
 
@@ -245,5 +280,8 @@ class LearnerSide(SyncerSide):
         word, nbytes = self.carry(message)
         if self.lose("up", word):
             return
-        event, site = m.Received(key=actor.key, message=word), actor.site
-        self.send(actor.link.up, nbytes, actor.link.is_cut, partial(self.tell_syncer, site, event))
+        if actor.link.behind:
+            what = partial(self.relays.hears(actor.link.behind), actor.key, word)
+        else:
+            what = partial(self.tell_syncer, actor.site, m.Received(key=actor.key, message=word))
+        self.send(actor.link.up, nbytes, actor.link.is_cut, what)

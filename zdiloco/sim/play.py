@@ -1,31 +1,34 @@
 """A scenario played from its beginning to its end, with every check on the way.
 
 Rule: faults come as written; then all is healed, everybody's work must be merged, and the books must be right; then the
-syncer is asked to leave. What does not hold is raised as it is found.
+syncer is asked to leave. A run with a target ends by itself instead. What does not hold is raised as it is found.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from zdiloco import trace
+from zdiloco.agenda import Broken
 from zdiloco.core import machine as m
+from zdiloco.core.finishing import NO_LAST_VALUES
 from zdiloco.core.ledger import Fates
 from zdiloco.errors import MachineError
-from zdiloco.sim.agenda import Broken
 from zdiloco.sim.audit import Audit
 from zdiloco.sim.faults import Faults
 from zdiloco.sim.links import Link
-from zdiloco.sim.scenario import LearnerSpec, Scenario
+from zdiloco.sim.scenario import LearnerSpec, RelaySpec, Scenario
 from zdiloco.sim.speeds import Speed
 from zdiloco.sim.world import World
+from zdiloco.wire.stripes import Stripes
 
 LOOK_EVERY_S = 1.0
 SETTLE_S = 10.0
 LEAVE_S = 5.0
 OF_LEARNERS = (
     "declined", "repaired", "gap", "offered again", "given up", "given_up", "rolled_back", "update lost", "dropped",
+    "lent", "loan lost", "misfit",
 )  # fmt: skip
 
 
@@ -49,9 +52,12 @@ class Story:
         self.world = World(
             scenario.params(), scenario.fragments, scenario.seed, exact=scenario.exact, chunked=scenario.chunked,
             on_record=on_record, target_tokens=scenario.target_tokens,
+            delta_codec=scenario.delta_codec, premerge=any(relay.premerge for relay in scenario.relays),
         )  # fmt: skip
         self.audit = Audit(self.world)
         self.faults = Faults(self.world, scenario.seed, self.join)
+        for relay in outermost_first(scenario.relays):
+            self.world.relays.start(relay, self._link(relay))
         for spec in scenario.learners:
             self.world.at(spec.joins_at_s, partial(self.join, spec.name))
         for fault in scenario.faults:
@@ -66,12 +72,18 @@ class Story:
             **self.scenario.learner,
         )  # fmt: skip
 
-    def _link(self, spec: LearnerSpec) -> Link:
-        trunk = self.world.trunk(spec.region) if spec.region else None
-        return Link(
+    def _link(self, spec: LearnerSpec | RelaySpec) -> Link:
+        """The link of a learner, or the far one of a relay: its region's uplink."""
+        relays = {relay.name for relay in self.scenario.relays}
+        region = spec.name if isinstance(spec, RelaySpec) else "" if spec.region in relays else spec.region
+        link = Link(
             spec.latency_s, spec.link_jitter_s, up_bytes_s=spec.up_bytes_s, down_bytes_s=spec.down_bytes_s,
-            loss=spec.loss, trunk=trunk,
+            loss=spec.loss, trunk=self.world.trunk(region) if region else None,
         )  # fmt: skip
+        link.behind = spec.region if spec.region in relays else ""
+        if isinstance(spec, LearnerSpec):
+            link.up.stripes = Stripes(spec.stripes)
+        return link
 
     def _look(self) -> None:
         self.audit.look_at_rounds()
@@ -83,10 +95,14 @@ class Story:
         """Play it to its end. Raises: Broken, or another MachineError, where a rule does not hold."""
         self.world.run(self.scenario.seconds)
         self.heal()
-        self.wait_for_everybody()
+        if self.scenario.ends:
+            self.wait_for_the_end()
+        else:
+            self.wait_for_everybody()
         self.world.audit()
         self.audit.settle()
-        self.close_down()
+        if not self.scenario.ends:
+            self.close_down()
         outcome = Outcome(self.count(), self.audit.fates, self.world)
         for branch, least in self.scenario.expect.items():
             if outcome.seen[branch] < least:
@@ -96,8 +112,8 @@ class Story:
     def heal(self) -> None:
         """Everything is well from now on, and nothing is lost any more."""
         self.faults.heal()
-        for actor in self.world.actors.values():
-            actor.link.up.loss = actor.link.down.loss = 0.0
+        for hop in [*self.world.actors.values(), *self.world.relays]:
+            hop.link.up.loss = hop.link.down.loss = 0.0
         self.audit.calm_since = self.world.now
 
     def wait_for_everybody(self) -> None:
@@ -110,6 +126,18 @@ class Story:
             if world.now >= ends:
                 raise Broken("starved", f"nothing of {', '.join(starved)} is merged since {self.scenario.seconds:g} s")
             world.run(min(ends, world.now + 2.0))
+
+    def wait_for_the_end(self) -> None:
+        """The target is reached and everybody goes. Raises: Broken where somebody stays."""
+        world, ends = self.world, self.world.now + self.scenario.heal_s
+        while world.actors or world.site is not None:
+            if world.now >= ends:
+                left = ", ".join(actor.key.name for actor in world.actors.values()) or "the syncer"
+                raise Broken("does not end", f"{left} is there {self.scenario.heal_s:g} s after the healing")
+            if world.site is None:  # whoever was away when the run ended comes back to a syncer that tells it so
+                world.start_syncer(world.sites[-1].disk)
+            world.run(min(ends, world.now + 2.0))
+        world.finish()
 
     def close_down(self) -> None:
         """The syncer is asked to leave: late offers are refused, it saves what it has published, and goes."""
@@ -139,6 +167,8 @@ class Story:
             for what, times in actor.machine.counts.items():
                 if what in OF_LEARNERS:
                     seen[what] += times
+            seen["ended with the run"] += actor.machine.farewell is not None and not actor.alive
+            seen["without last values"] += actor.machine.leave_reason == NO_LAST_VALUES
             seen["chunks asked again"] += actor.depot.inbox.counters.asked_again
             seen["transfers given up"] += actor.depot.inbox.counters.given_up
         for site in self.world.sites:
@@ -151,7 +181,10 @@ class Story:
             seen["transfers given up"] += site.depot.inbox.counters.given_up
             seen["rounds"] += site.machine.rounds
             seen["recovered"] += site.number > 0 and site.machine.rounds > 0
+            seen += Counter({"bundles taken": intakes.bundles.counts["taken"]})
+            seen["farewells"] += site.machine.farewell is not None
         seen += self.world.seen
+        seen += self.world.relays.count()
         return seen
 
 
@@ -167,6 +200,16 @@ def failure(scenario: Scenario) -> MachineError | None:
     except MachineError as error:
         return error
     return None
+
+
+def outermost_first(relays: Sequence[RelaySpec]) -> list[RelaySpec]:
+    """Relays in such an order that each comes after the one that it dials."""
+    regions = {spec.name: spec.region for spec in relays}
+
+    def depth(name: str) -> int:
+        return 1 + depth(regions[name]) if name else 0
+
+    return sorted(relays, key=lambda spec: depth(spec.name))
 
 
 def _speed(spec: LearnerSpec) -> Speed:

@@ -14,20 +14,23 @@ from typing import Any, TypeVar
 from zdiloco.core.bounds import MAX_NAME
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
-from zdiloco.sim.bodies import NBYTES
-from zdiloco.sim.faults import OF_SYNCER, FaultName
+from zdiloco.sim.fault_names import OF_RELAYS, OF_SYNCER, FaultName
+from zdiloco.sim.sizes import BYTES, DELTA_CODECS
+from zdiloco.wire.stripes import MOST_STRIPES
 
 MOST_LEARNERS = 100_000
 MOST_FRAGMENTS = 511
+NEVER = 10**9
+"""Tokens that no story reaches."""
 MOST_SECONDS = 1e7
-SpecT = TypeVar("SpecT")
+SpecT = TypeVar("SpecT", "Scenario", "LearnerSpec", "RelaySpec", "Fault", SyncParams, LearnerParams)
 WANTED: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 """What settings of these types are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """One fault: when, what, to whom (a learner, a region, or nobody where it is the syncer's), and how long."""
+    """One fault: when, what, to whom (a learner, a region, a relay, or nobody where it is the syncer's), how long."""
 
     at_s: float
     name: FaultName
@@ -54,17 +57,45 @@ class LearnerSpec:
     up_bytes_s: float = 2e7
     down_bytes_s: float = 2e7
     loss: float = 0.0
+    stripes: int = 1
     region: str = ""
     joins_at_s: float = 0.0
     max_unmerged_steps: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.name) <= MAX_NAME or self.name != "".join(self.name.split()):
-            raise ConfigError(f"learner.name is {self.name!r}; allowed is 1 to {MAX_NAME} characters without spaces")
+        _check_name("learner", self.name)
         place, rate = f"learner {self.name}", (1e-3, 1e15)
         _check(place, self, step_s=(1e-6, 1e6), jitter=(0, 1), drift=(0, 1), stalls=(0, 1), stall_s=(0, 1e6))
         _check(place, self, latency_s=(0, 1e4), link_jitter_s=(0, 1e4), up_bytes_s=rate, down_bytes_s=rate)
-        _check(place, self, loss=(0, 0.9), joins_at_s=(0, MOST_SECONDS), max_unmerged_steps=(0, 2**53))
+        _check(place, self, loss=(0, 0.9), stripes=(1, MOST_STRIPES), joins_at_s=(0, MOST_SECONDS))
+        _check(place, self, max_unmerged_steps=(0, 2**53))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelaySpec:
+    """One relay: its name is that of the region that it serves, its link the far one; `region`: it dials the relay of
+    that region. The last four as in the section relay of a run.toml.
+    """
+
+    name: str
+    latency_s: float = 0.05
+    link_jitter_s: float = 0.0
+    up_bytes_s: float = 2e6
+    down_bytes_s: float = 2e6
+    loss: float = 0.0
+    region: str = ""
+    cache_bytes: int = 2**24
+    budget_bytes: int = 2**22
+    most_learners: int = 64
+    forget_after_s: float = 30.0
+    premerge: bool = False
+
+    def __post_init__(self) -> None:
+        _check_name("relay", self.name)
+        place, rate, size = f"relay {self.name}", (1e-3, 1e15), (2**10, 2**50)
+        _check(place, self, latency_s=(0, 1e4), link_jitter_s=(0, 1e4), up_bytes_s=rate, down_bytes_s=rate)
+        _check(place, self, loss=(0, 0.9), cache_bytes=size, budget_bytes=size)
+        _check(place, self, most_learners=(1, 4096), forget_after_s=(1, 1e6), premerge=(0, 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +103,8 @@ class Scenario:
     """A whole story. After `seconds` everything heals; then all work must be merged within `heal_s`.
 
     `sync` and `learner` are settings of these sections that differ from the defaults. `exact`: work is followed by
-    ids; `chunked`: bodies travel in chunks. `expect`: branches that must have occurred at least so often.
+    ids; `chunked`: bodies travel in chunks, as long as `delta_codec` and learner.codec make them. A run with a target
+    must end within `heal_s` instead. `expect`: branches that must have occurred at least so often.
     """
 
     seed: int = 0
@@ -81,8 +113,10 @@ class Scenario:
     fragments: int = 1
     exact: bool = True
     chunked: bool = True
-    target_tokens: int = 10**9
+    target_tokens: int = NEVER
+    delta_codec: str = "none"
     learners: tuple[LearnerSpec, ...] = ()
+    relays: tuple[RelaySpec, ...] = ()
     faults: tuple[Fault, ...] = ()
     sync: Mapping[str, Any] = field(default_factory=dict)
     learner: Mapping[str, Any] = field(default_factory=dict)
@@ -93,32 +127,57 @@ class Scenario:
         _check("world", self, fragments=(1, MOST_FRAGMENTS), target_tokens=(0, 2**53), exact=(0, 1), chunked=(0, 1))
         if not 1 <= len(self.learners) <= MOST_LEARNERS:
             raise ConfigError(f"a scenario has {len(self.learners)} learners; allowed is 1 to {MOST_LEARNERS}")
-        twice = [name for name, count in Counter(spec.name for spec in self.learners).items() if count > 1]
-        if twice:
-            raise ConfigError(f"two learners are named {twice[0]!r}; each needs a name of its own")
+        for what, specs in (("learners", self.learners), ("relays", self.relays)):
+            twice = [name for name, count in Counter(spec.name for spec in specs).items() if count > 1]
+            if twice:
+                raise ConfigError(f"two {what} are named {twice[0]!r}; each needs a name of its own")
         quorum = self.params().min_quorum
         if quorum > len(self.learners):
             raise ConfigError(
                 f"sync.min_quorum is {quorum}, but there are {len(self.learners)} learners: no round could ever close"
             )
         self.learner_params()
+        if self.delta_codec not in DELTA_CODECS:
+            raise ConfigError(f"world: delta_codec is {self.delta_codec!r}; allowed is {', '.join(DELTA_CODECS)}")
+        self._check_relays()
         self._check_faults()
         steps = sum((self.seconds + self.heal_s) / spec.step_s for spec in self.learners)
-        if self.exact and self.chunked and steps > 8 * NBYTES:
-            raise ConfigError(f"{steps:.0f} steps do not fit a body of {NBYTES} bytes; set exact or chunked to false")
+        least = min(BYTES[codec] for codec in ("fp32", self.delta_codec, self.learner.get("codec")) if codec in BYTES)
+        if self.exact and self.chunked and steps > 8 * least:
+            raise ConfigError(f"{steps:.0f} steps do not fit a body of {least} bytes; set exact or chunked to false")
+
+    def _check_relays(self) -> None:
+        above = {spec.name: spec.region for spec in self.relays}
+        if above and not self.chunked:
+            raise ConfigError("relays pass chunks on: leave chunked at true")
+        for name, region in above.items():
+            if region and region not in above:
+                raise ConfigError(f"relay {name}: region is {region!r}, which has no relay that it could dial")
+            way = [name]
+            while (up := above[way[-1]]) and up not in way:
+                way.append(up)
+            if up:
+                raise ConfigError(f"relay {name}: it is behind itself ({' > '.join([*way, up])})")
 
     def _check_faults(self) -> None:
-        names = {spec.name for spec in self.learners}
-        regions = {spec.region for spec in self.learners} - {""}
+        names, relays = {spec.name for spec in self.learners}, {spec.name for spec in self.relays}
+        regions = {spec.region for spec in self.learners} - {""} | relays
         for fault in self.faults:
             if fault.name is FaultName.CUT_REGION or (fault.name is FaultName.HALF_GONE and fault.who):
                 known, what = regions, "region"
+            elif fault.name in OF_RELAYS:
+                known, what = relays, "relay"
             elif fault.name in OF_SYNCER:
                 known, what = {"", "syncer"}, "learner: it is the syncer's"
             else:
                 known, what = names, "learner"
             if fault.who not in known:
                 raise ConfigError(f"fault {fault.name} at {fault.at_s:g} s: {fault.who!r} is no {what}")
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run reaches its target some time, rather than being stopped in the middle of things."""
+        return 0 < self.target_tokens < NEVER
 
     def params(self) -> SyncParams:
         """The settings of the section sync."""
@@ -141,13 +200,19 @@ def scenario_from_dict(value: Mapping[str, Any]) -> Scenario:
     """A scenario from plain maps and lists, as of a JSON or TOML file. Raises: ConfigError."""
     plain = dict(value)
     learners = tuple(learner_of(each) for each in plain.pop("learners", ()))
+    relays = tuple(relay_of(each) for each in plain.pop("relays", ()))
     faults = tuple(fault_of(each) for each in plain.pop("faults", ()))
-    return _build(Scenario, {**plain, "learners": learners, "faults": faults}, "scenario")
+    return _build(Scenario, {**plain, "learners": learners, "relays": relays, "faults": faults}, "scenario")
 
 
 def learner_of(value: Any) -> LearnerSpec:
     """A learner from a plain map. Raises: ConfigError."""
     return _build(LearnerSpec, value, "learners")
+
+
+def relay_of(value: Any) -> RelaySpec:
+    """A relay from a plain map. Raises: ConfigError."""
+    return _build(RelaySpec, value, "relays")
 
 
 def fault_of(value: Any) -> Fault:
@@ -159,6 +224,7 @@ def scenario_to_dict(scenario: Scenario) -> dict[str, Any]:
     """What `scenario_from_dict` takes; only what differs from the defaults."""
     found = _differing(scenario)
     found["learners"] = [_differing(spec) for spec in scenario.learners]
+    found["relays"] = [_differing(spec) for spec in scenario.relays]
     found["faults"] = [_differing(fault) for fault in scenario.faults]
     return found
 
@@ -176,7 +242,7 @@ def _differing(value: Any) -> dict[str, Any]:
 def _build(kind: type[SpecT], value: Any, place: str) -> SpecT:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{place} is {value!r}; expected a map")
-    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    known = {each.name: each for each in fields(kind)}
     for key in value:
         if key not in known:
             near = get_close_matches(str(key), known, 1)
@@ -194,6 +260,11 @@ def _build(kind: type[SpecT], value: Any, place: str) -> SpecT:
 def _is_a(value: Any, kind: Any) -> bool:
     kinds = int | float if kind is float else kind
     return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not 1 <= len(name) <= MAX_NAME or name != "".join(name.split()):
+        raise ConfigError(f"{kind}.name is {name!r}; allowed is 1 to {MAX_NAME} characters without spaces")
 
 
 def _fault_name(name: object) -> FaultName:

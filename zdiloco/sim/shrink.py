@@ -1,4 +1,4 @@
-"""A failing scenario made small: faults, learners and time are taken away while it still fails in the same way.
+"""A failing scenario made small: faults, learners, relays and time are taken away while it still fails in the same way.
 
 Rule: the same way means the same rule broken (or the same kind of error); what fails otherwise is not taken. What is
 left is printed as a transcript, which is a test when it is kept as a file.
@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from zdiloco.agenda import Broken
 from zdiloco.errors import ConfigError, MachineError
-from zdiloco.sim.agenda import Broken
+from zdiloco.sim.fault_names import OF_RELAYS
 from zdiloco.sim.play import failure
-from zdiloco.sim.scenario import LearnerSpec, Scenario
+from zdiloco.sim.scenario import Fault, LearnerSpec, RelaySpec, Scenario
 from zdiloco.sim.transcript import scenario_to_text
 
 Fails = Callable[[Scenario], Exception | None]
@@ -38,7 +39,7 @@ def shrink(scenario: Scenario, error: Exception, fails: Fails = failure, tries: 
     best, before = scenario, None
     while best is not before and left[0] > 0:
         before = best
-        for way in (_fewer_faults, _less_time, _fewer_learners, _fewer_fragments, _plainer_learners):
+        for way in (_fewer_faults, _less_time, _fewer_relays, _fewer_learners, _fewer_fragments, _plainer_learners):
             best = _try(way, best, still, left)
     return best
 
@@ -77,16 +78,30 @@ def _less_time(scenario: Scenario) -> Iterator[Scenario]:
             yield replace(scenario, seconds=round(seconds, 1))
 
 
+def _fewer_relays(scenario: Scenario) -> Iterator[Scenario]:
+    """Without one relay, whose region then dials where it dialled."""
+    for spec in scenario.relays:
+        relays = tuple(
+            replace(other, region=spec.region) if other.region == spec.name else other
+            for other in scenario.relays
+            if other is not spec
+        )
+        faults = tuple(fault for fault in scenario.faults if fault.name not in OF_RELAYS or fault.who != spec.name)
+        yield from _allowed(scenario, scenario.learners, faults, relays)
+
+
 def _fewer_learners(scenario: Scenario) -> Iterator[Scenario]:
     for spec in scenario.learners:
         others = tuple(other for other in scenario.learners if other is not spec)
         faults = tuple(fault for fault in scenario.faults if fault.who != spec.name)
-        yield from _allowed(scenario, others, faults)
+        yield from _allowed(scenario, others, faults, scenario.relays)
 
 
-def _allowed(scenario: Scenario, learners: tuple[LearnerSpec, ...], faults: tuple[object, ...]) -> Iterator[Scenario]:
+def _allowed(
+    scenario: Scenario, learners: tuple[LearnerSpec, ...], faults: tuple[Fault, ...], relays: tuple[RelaySpec, ...]
+) -> Iterator[Scenario]:  # fmt: skip
     try:
-        yield replace(scenario, learners=learners, faults=faults)  # type: ignore[arg-type]
+        yield replace(scenario, learners=learners, faults=faults, relays=relays)
     except ConfigError:
         return  # too few for the quorum, or a region has gone
 

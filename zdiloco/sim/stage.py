@@ -6,16 +6,17 @@ through `into`, so that a dead one hears nothing and a stopped one hears it late
 
 import math
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from zdiloco import trace
+from zdiloco.agenda import Agenda
 from zdiloco.core.messages import Message
 from zdiloco.core.params import SyncParams
-from zdiloco.sim.actors import MOST_WAITING, Actor, Fallen, Process, Site
-from zdiloco.sim.agenda import Agenda
+from zdiloco.sim.actors import MOST_WAITING, Actor, Fallen, Running, Site
 from zdiloco.sim.bodies import State
 from zdiloco.sim.links import MOST_HELD, Passage, Road, Trunk
 from zdiloco.sim.work import Parcel
@@ -26,7 +27,7 @@ MOST_PUBLISHED = 64
 """Published bodies that are remembered in a world that is not exact."""
 
 
-class Stage(Agenda):
+class Stage(Agenda, ABC):
     """The ground of a world. `lose`: whether a rule of the test has this word or body lost, by road."""
 
     def __init__(self, params: SyncParams, num_fragments: int, seed: int, exact: bool) -> None:
@@ -44,6 +45,8 @@ class Stage(Agenda):
         self.next_work = 1
         self.published: dict[str, Parcel] = {}
         self.history: dict[tuple[int, Stamp], State] = {}
+        self.lent: dict[tuple[int, int, Stamp], set[int]] = {}
+        """What was copied to be lent, by loan, fragment and stamp: two syncers may use one number."""
         self.returned: dict[tuple[MemberKey, int, Stamp], State] = {}
         self.calls: list[tuple[float, int, int]] = []
         self.merged_at: dict[tuple[int, int], float] = {}
@@ -51,7 +54,7 @@ class Stage(Agenda):
         self.stops: list[str] = []
         self.seen: Counter[str] = Counter()
         self.on_record: Callable[[trace.Record], None] | None = None
-        self.on_event: Callable[[Process], None] | None = None
+        self.on_event: Callable[[Running], None] | None = None
         self.record_steps = self.record_events = False
         self.save_s = 0.01
 
@@ -78,7 +81,7 @@ class Stage(Agenda):
 
     # ---- processes
 
-    def into(self, process: Process, what: Callable[[], None]) -> None:
+    def into(self, process: Running, what: Callable[[], None]) -> None:
         """Something comes for a process: now, or when it goes on; never, if it is dead."""
         if not process.alive:
             return
@@ -87,18 +90,18 @@ class Stage(Agenda):
         elif len(process.waiting) < MOST_WAITING:
             process.waiting.append(what)
 
-    def later(self, process: Process, delay_s: float, what: Callable[[], None]) -> None:
+    def later(self, process: Running, delay_s: float, what: Callable[[], None]) -> None:
         """Something comes for a process in so many seconds."""
         self.at(delay_s, partial(self.into, process, what))
 
-    def arm(self, process: Process, due: float | None, timer: Callable[[], None]) -> None:
+    def arm(self, process: Running, due: float | None, timer: Callable[[], None]) -> None:
         """Keep one timer at a process's deadline; a later event may bring a sooner one."""
         if due is None or due >= process.due or not process.alive:
             return
         process.due = due
         self.at(due - self.now, partial(self._fire, process, due, timer))
 
-    def _fire(self, process: Process, due: float, timer: Callable[[], None]) -> None:
+    def _fire(self, process: Running, due: float, timer: Callable[[], None]) -> None:
         if process.due != due or not process.alive:
             return
         process.due = math.inf
@@ -107,11 +110,11 @@ class Stage(Agenda):
         else:
             timer()
 
-    def stop(self, process: Process) -> None:
+    def stop(self, process: Running) -> None:
         """SIGSTOP: it lives and does nothing."""
         process.stopped = True
 
-    def resume(self, process: Process) -> None:
+    def resume(self, process: Running) -> None:
         """SIGCONT: all that waits is heard before any deadline is judged."""
         process.stopped = False
         while process.waiting and process.alive and not process.stopped:
@@ -139,22 +142,22 @@ class Stage(Agenda):
         road.passage = Passage.OPEN
         held, road.held = road.held, []
         for what in held:
-            self.at(road.lags(self.rng), what)
+            self.at(road.crosses_s(self.rng), what)
 
     # ---- what the sides say to each other
 
+    @abstractmethod
     def tell(self, actor: Actor, event: Any) -> None:
         """A learner's machine is told an event."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tell_syncer(self, site: Site | None, event: Any) -> None:
         """A syncer's machine is told an event."""
-        raise NotImplementedError
 
+    @abstractmethod
     def up(self, actor: Actor, message: Message) -> None:
         """A learner says something to its syncer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def down(self, site: Site, key: MemberKey, message: Message, road: str) -> None:
         """A syncer says something to a learner."""
-        raise NotImplementedError

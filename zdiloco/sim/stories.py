@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zdiloco import trace
+from zdiloco.agenda import Broken
 from zdiloco.core.ledger import Fates
 from zdiloco.errors import ConfigError, MachineError
 from zdiloco.goodput import Figures, figures_of
-from zdiloco.sim.agenda import Broken
 from zdiloco.sim.chaos import chaos
 from zdiloco.sim.play import Story
 from zdiloco.sim.scenario import Scenario, scenarios_of

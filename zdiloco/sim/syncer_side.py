@@ -1,22 +1,27 @@
 """The syncers of a world: what their machines ask for is done here, in virtual time."""
 
-from dataclasses import asdict
+from abc import abstractmethod
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from zdiloco import trace
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Call, Message, Update
+from zdiloco.core.messages import Call, Hello, Loan, Message, Update
 from zdiloco.core.params import SyncParams
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.sim.actors import Actor, Site
-from zdiloco.sim.bodies import SyncerBody, SyncerDisk
+from zdiloco.sim.bodies import SyncerBody, SyncerDisk, contribution_name
 from zdiloco.sim.depot import Depot
 from zdiloco.sim.freight import WholeFreight
+from zdiloco.sim.premerge import bundle_name
+from zdiloco.sim.relays import Relays
+from zdiloco.sim.sizes import NBYTES
 from zdiloco.sim.stage import MOST_PUBLISHED, Stage
 from zdiloco.sim.work import Parcel, ids_of
-from zdiloco.units import MemberKey
+from zdiloco.units import ContributionId, MemberKey
 from zdiloco.wire.flow import InboxParams
+from zdiloco.wire.transfer import Credit
 
 MERGE_S = 0.002
 
@@ -25,10 +30,12 @@ class SyncerSide(Stage):
     """One or more syncer processes; `site` is the one that a newcomer reaches."""
 
     freight: WholeFreight
+    relays: Relays
     inbox_params: InboxParams
 
     def __init__(self, params: SyncParams, num_fragments: int, seed: int, exact: bool, syncer: dict[str, Any]) -> None:
         super().__init__(params, num_fragments, seed, exact)
+        self.delta_codec, self.premerge = syncer.pop("delta_codec", "none"), syncer.pop("premerge", False)
         self.syncer_args = {"run_id": "run", **syncer}
 
     def start_syncer(self, disk: SyncerDisk) -> Site:
@@ -38,13 +45,20 @@ class SyncerSide(Stage):
         self.record(trace.Start(t=self.now, wall=self.now, run_id=run_id, target_tokens=target, sync=sync))
         ident = self.rng.getrandbits(60) + 1
         machine = SyncerMachine(self.params, ident=ident, now=self.now, known=disk.known(), **self.syncer_args)
+        machine.intakes.bundles.allowed = self.premerge
         depot = Depot(self.inbox_params)
-        body = SyncerBody(disk, self.num_fragments, machine.run_id, lambda name, what: self.publish(site, name, what))
+        body = SyncerBody(
+            disk, self.num_fragments, machine.run_id, lambda name, what: self.publish(site, name, what),
+            self.delta_codec,
+        )  # fmt: skip
         site = Site(number=len(self.sites), machine=machine, body=body, disk=disk, depot=depot)
+        if not self.freight.credited:
+            site.pulls.open()
         self.site = site
         for actor in self.actors.values():
             if actor.site is None or not actor.site.alive:
                 actor.site = site
+        self.relays.syncer_is_here(site)
         self.sites.append(site)
         self.syncer_timer(site)
         return site
@@ -80,6 +94,8 @@ class SyncerSide(Stage):
         if site.stopped:
             self.into(site, partial(self.tell_syncer, site, event))
             return
+        if isinstance(event, m.Received) and isinstance(event.message, Hello):
+            self.freight.greeted(site, event.key)
         actions = site.machine.handle(event, self.now)
         if self.on_record is not None and site is self.site:  # one that has been taken over is in its own trace
             for record in site.scribe.look(self.now, event, actions, site.machine):
@@ -102,9 +118,12 @@ class SyncerSide(Stage):
             self.broadcast(site, action.update)
             self.freight.publish(site, action.update.body.transfer)
         elif isinstance(action, m.Serve):
-            self.down(site, action.key, site.body.update(action.fragment), "direct")
+            site.pulls.ask(action.key, action.fragment, NBYTES, self.now, trains=action.trains)
+            self.serve(site)
         elif isinstance(action, m.Fetch):
             self.freight.fetch(site, action.key, action.message)
+        elif isinstance(action, m.OfferLoan):
+            self.offer_loan(site, action)
         elif isinstance(action, m.Save):
             self.save(site, action)
         elif isinstance(action, m.Note):
@@ -118,31 +137,67 @@ class SyncerSide(Stage):
         else:
             self.work_syncer(site, action)
 
+    def serve(self, site: Site) -> None:
+        """Offer whole states to those whose turn it is, and look again while others wait."""
+        if not site.alive:
+            return
+        for key, fragment in site.pulls.due(self.now):
+            site.pulls.offered(key, self.now)
+            self.down(site, key, site.body.update(fragment), "direct")
+        at = site.pulls.deadline()
+        if at is not None and not site.looks:
+            site.looks = True
+            self.at(at - self.now, partial(self.look, site))
+
+    def look(self, site: Site) -> None:
+        """The time has come to look at the pulls again."""
+        site.looks = False
+        self.into(site, partial(self.serve, site))
+
+    def credited(self, site: Site, key: MemberKey, credit: Credit) -> None:
+        """A learner gives credit for a body of this syncer: of a whole state that tells how far it is."""
+        kind, _, rest = credit.transfer.partition("/")
+        offered = site.depot.bodies.get(credit.transfer)
+        if kind == "s" and offered is not None:
+            left_bytes = max(0, offered.nbytes - credit.received)
+            site.pulls.credited(key, int(rest.partition("/")[0]), left_bytes, self.now)
+            self.serve(site)
+
     def save(self, site: Site, action: m.Save) -> None:
         """A checkpoint of the values as they are now is durable a little later."""
         states = list(site.body.states)
-        self.later(site, self.save_s, lambda: self.finish_save(site, states, action.replaced))
+        self.later(site, self.save_s, lambda: self.finish_save(site, states, action))
 
-    def finish_save(self, site: Site, states: list[Any], replaced: tuple[MemberKey, ...]) -> None:
+    def finish_save(self, site: Site, states: list[Any], action: m.Save) -> None:
         """It is durable now; unless another syncer has taken over, which as a stand-by does not acknowledge it."""
         if site is self.site:
-            self.tell_syncer(site, site.body.save(states, replaced))
+            self.tell_syncer(site, site.body.save(states, action))
         else:
             self.tell_syncer(site, m.SaveFailed(reason="the stand-by has taken over and does not acknowledge it"))
 
     def work_syncer(self, site: Site, action: Any) -> None:
         """Carry out what is done with values."""
+        if isinstance(action, m.Restamp) and action.exact:
+            site.pulls.open()
         if isinstance(action, m.Merge):
             self.on_merge(site, action)
         for event in site.body.do(action):
             self.later(site, MERGE_S, partial(self.tell_syncer, site, event))
         if isinstance(action, m.Free):
-            self.freight.cancel(site, action.id.key, f"c/{action.id.fragment}/{action.id.seq}")
+            self.freight.cancel(site, action.id.key, transfer_of(action.id))
         elif isinstance(action, m.CancelFetch):
             self.freight.cancel(site, action.key, action.message.body.transfer)
+            if isinstance(action.message, Loan):
+                self.freight.drop(site, loan_name(site, action.message))
         elif self.exact and isinstance(action, m.Merge | m.Restamp | m.TakeHandback | m.TakeInitial):
             for fragment, state in enumerate(site.body.states):
                 self.history[fragment, state.stamp] = state
+
+    def offer_loan(self, site: Site, action: m.OfferLoan) -> None:
+        """The bytes of a loan are on offer for its borrower."""
+        parcel = site.body.fetched[action.lender, action.loan.body.transfer]
+        body = self.publish(site, loan_name(site, action.loan), parcel)
+        self.down(site, action.key, replace(action.loan, body=body), "direct")
 
     def on_merge(self, site: Site, action: m.Merge) -> None:
         """A round closes: note whose work goes into which version."""
@@ -156,8 +211,10 @@ class SyncerSide(Stage):
         if isinstance(message, Call):
             self.calls.append((self.now, message.fragment, message.version))
         word, nbytes = self.carry(message)
-        for key in list(self.actors):
-            self.send_down(site, key, word, nbytes, "broadcast")
+        for actor in list(self.actors.values()):
+            if not actor.link.behind:
+                self.send_down(site, actor.key, word, nbytes, "broadcast")
+        self.relays.cast(site, word, nbytes)
 
     def down(self, site: Site, key: MemberKey, message: Message, road: str) -> None:
         """To one learner."""
@@ -167,7 +224,13 @@ class SyncerSide(Stage):
     def send_down(self, site: Site, key: MemberKey, word: Any, nbytes: int, road: str) -> None:
         """A word goes down the link of a learner that listens to this syncer."""
         actor = self.actors.get(key)
+        if actor is None and self.relays.leads(site, key):  # a relay, which merges
+            self.relays.down(key, word, nbytes)
+            return
         if actor is None or actor.site is not site or self.lose(road, word) or actor.link.down.is_missed(word):
+            return
+        if actor.link.behind:
+            self.relays.down(key, word, nbytes)
             return
         event = m.Received(key=m.SYNCER, message=word)
         self.send(actor.link.down, nbytes, actor.link.is_cut, partial(self.tell, actor, event))
@@ -176,6 +239,20 @@ class SyncerSide(Stage):
         """All bytes of a body are here."""
         self.tell_syncer(site, site.body.take(key, message, parcel))
 
-    def update_here(self, actor: Actor, update: Update, parcel: Parcel) -> None:
-        """The body of an update has come to a learner."""
-        raise NotImplementedError
+    @abstractmethod
+    def whole_here(self, actor: Actor, what: Update | Loan, parcel: Parcel) -> None:
+        """The body of an update or a loan has come to a learner."""
+
+    @abstractmethod
+    def lost_here(self, actor: Actor, what: Update | Loan) -> None:
+        """It will not come."""
+
+
+def transfer_of(id_: ContributionId) -> str:
+    """The name of the transfer of a contribution, or of a bundle."""
+    return bundle_name(id_.key, -id_.seq) if id_.seq < 0 else contribution_name(id_.fragment, id_.seq)
+
+
+def loan_name(site: Site, loan: Loan) -> str:
+    """The name of a loan's transfer to its borrower."""
+    return f"l/{site.number}.{loan.number}"

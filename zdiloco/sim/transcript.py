@@ -1,23 +1,27 @@
-"""Scenarios as text that people read and tests run: one line for the world, one for each learner and each fault.
+"""Scenarios as text that people read and tests run: one line for the world, one for each learner, relay and fault.
 
     # what this story shows
     world seed=7 seconds=30 fragments=2 sync.min_quorum=2
-    learner l0 step_s=0.2
+    relay east latency_s=0.08
+    learner l0 step_s=0.2 region=east
     at 3.5 kill l0 for 2
     at 5 crash for 1
     expect fenced 1
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from zdiloco.errors import ConfigError
-from zdiloco.sim.scenario import Scenario, fault_of, learner_of, scenario_from_dict, scenario_to_dict
+from zdiloco.sim.scenario import Scenario, fault_of, learner_of, relay_of, scenario_from_dict, scenario_to_dict
+
+KINDS: dict[str, Callable[[Any], object]] = {"learner": learner_of, "relay": relay_of}
+"""Who has a line of its own, and what checks it."""
 
 
 def scenario_from_text(text: str) -> Scenario:
     """The scenario that a transcript tells. Raises: ConfigError with the number of the line, or the key."""
-    found: dict[str, Any] = {"learners": [], "faults": [], "sync": {}, "learner": {}, "expect": {}}
+    found: dict[str, Any] = {"learners": [], "relays": [], "faults": [], "sync": {}, "learner": {}, "expect": {}}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -38,12 +42,12 @@ def _read(words: list[str], found: dict[str, Any]) -> None:
             section, _, name = key.partition(".")
             place = found[section] if name and section in ("sync", "learner") else found
             _once(place, name if place is not found else key, value)
-    elif kind == "learner":
-        learner: dict[str, Any] = {}
+    elif kind in KINDS:
+        plain: dict[str, Any] = {}
         for key, value in [("name", rest[0]), *_pairs(rest[1:])]:
-            _once(learner, key, value)
-        learner_of(learner)
-        found["learners"].append(learner)
+            _once(plain, key, value)
+        KINDS[kind](plain)
+        found[f"{kind}s"].append(plain)
     elif kind == "at":
         fault = _fault(rest)
         fault_of(fault)
@@ -51,7 +55,7 @@ def _read(words: list[str], found: dict[str, Any]) -> None:
     elif kind == "expect":
         _once(found["expect"], " ".join(rest[:-1]), int(rest[-1]))
     else:
-        raise ValueError(f"a line begins with world, learner, at or expect, not with {kind!r}")
+        raise ValueError(f"a line begins with world, relay, learner, at or expect, not with {kind!r}")
 
 
 def _once(place: dict[str, Any], key: str, value: Any) -> None:
@@ -98,8 +102,8 @@ def scenario_to_text(scenario: Scenario, title: str = "") -> str:
     single = {key: value for key, value in plain.items() if not isinstance(value, list | dict)}
     settings = {f"{name}.{key}": value for name in ("sync", "learner") for key, value in plain.get(name, {}).items()}
     lines.append(" ".join(["world", *_words({**single, **settings})]))
-    for spec in plain["learners"]:
-        lines.append(" ".join(["learner", spec.pop("name"), *_words(spec)]))
+    for kind in ("relay", "learner"):
+        lines += [" ".join([kind, spec.pop("name"), *_words(spec)]) for spec in plain[f"{kind}s"]]
     for fault in sorted(plain["faults"], key=lambda each: float(each.get("at_s", 0.0))):
         words = ["at", repr(fault.get("at_s", 0.0)), fault["name"], fault.get("who", "")]
         words += ["for", repr(fault["for_s"])] if "for_s" in fault else []

@@ -4,7 +4,9 @@ A set is one whole number with a bit per id (fast to join and compare). Whatever
 is not, is found at once.
 """
 
-from zdiloco.sim.agenda import Broken
+import xxhash
+
+from zdiloco.agenda import Broken
 from zdiloco.units import Merged
 from zdiloco.wire.bodies import encode_record, split_update
 
@@ -23,6 +25,11 @@ def without(whole: int, part: int, fault: str) -> int:
     if part & ~whole:
         raise Broken("not there", f"{fault}: ids {ids_of(part & ~whole)[:9]}")
     return whole & ~part
+
+
+def digest_of(bits: int) -> int:
+    """The digest of a set, as published values have one."""
+    return xxhash.xxh3_64_intdigest(bits.to_bytes(bits.bit_length() // 8 + 1, "little"))
 
 
 def ids_of(bits: int) -> list[int]:

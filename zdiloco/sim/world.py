@@ -10,15 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from zdiloco import trace
+from zdiloco.agenda import Broken
 from zdiloco.core import machine as m
 from zdiloco.core.params import SyncParams
-from zdiloco.sim.actors import Actor, Process, Site
-from zdiloco.sim.agenda import Broken
+from zdiloco.sim.actors import Actor, Process, Running, Site
 from zdiloco.sim.bodies import SyncerDisk
 from zdiloco.sim.chunks import CHUNKED, ChunkedFreight
 from zdiloco.sim.freight import WholeFreight
 from zdiloco.sim.learner_side import TOKENS, LearnerSide
 from zdiloco.sim.links import Trunk
+from zdiloco.sim.relay_places import Relay
+from zdiloco.sim.relays import Relays
 
 
 class World(LearnerSide):
@@ -33,6 +35,7 @@ class World(LearnerSide):
         super().__init__(params, num_fragments, seed, exact, syncer)
         self.on_record = on_record
         self.inbox_params = CHUNKED
+        self.relays = Relays(self)
         self.freight = ChunkedFreight(self) if chunked else WholeFreight(self)
         self.start_syncer(SyncerDisk())
 
@@ -40,12 +43,20 @@ class World(LearnerSide):
         """The trunk of a region, made when it is first named."""
         return self.trunks.setdefault(name, Trunk(name, up_bytes_s, down_bytes_s))
 
-    def resume(self, process: Process) -> None:
+    def resume(self, process: Running) -> None:
         """SIGCONT: what waits is heard, then deadlines are judged, then the step that was under way ends."""
         if not process.stopped or not process.alive:
             return
-        self.record(trace.Continued(t=self.now, who=self.name_of(process)))
+        if not isinstance(process, Relay):
+            self.record(trace.Continued(t=self.now, who=self.name_of(process)))
         super().resume(process)
+        if isinstance(process, Relay):
+            self.relays.pump(process)
+        elif isinstance(process, Process):
+            self._goes_on(process)
+
+    def _goes_on(self, process: Process) -> None:
+        """A syncer or a learner has heard what waited."""
         if process.alive and process.missed:
             process.missed = False
             if isinstance(process, Site):
@@ -57,12 +68,13 @@ class World(LearnerSide):
             process.step_waits = False
             self.step_ends(process, process.step_s)
 
-    def stop(self, process: Process) -> None:
+    def stop(self, process: Running) -> None:
         """SIGSTOP: it lives and does nothing, and what comes for it waits."""
         super().stop(process)
-        self.record(trace.Stopped(t=self.now, who=self.name_of(process)))
+        if not isinstance(process, Relay):  # a trace knows learners and the syncer
+            self.record(trace.Stopped(t=self.now, who=self.name_of(process)))
 
-    def name_of(self, process: Process) -> str:
+    def name_of(self, process: Running) -> str:
         """What records call a process."""
         return process.key.name if isinstance(process, Actor) else trace.SYNCER
 
@@ -73,7 +85,7 @@ class World(LearnerSide):
         self.site = None
         new = self.start_syncer(old.disk.copy())
         for actor in followers:
-            actor.site = new
+            self.relays.follow(actor, new)
         return new
 
     def finish(self) -> None:

@@ -55,7 +55,7 @@ class Grid:
         return found if lists else []
 
 
-def compare(records: Sequence[trace.Line], grid: Grid) -> list[Row]:
+def compare(records: Sequence[trace.Record], grid: Grid) -> list[Row]:
     """Decide a recorded run again, under its own settings and under each combination of the grid.
 
     Raises ConfigError where the trace does not say enough to do so, or a setting cannot be.
@@ -83,10 +83,10 @@ def compare(records: Sequence[trace.Line], grid: Grid) -> list[Row]:
 
 
 def _figures(pieces: Iterable[Sequence[trace.Record]]) -> Figures:
-    return figures([part for piece in pieces for part in parts_of(piece)])  # type: ignore[arg-type]
+    return figures([part for piece in pieces for part in parts_of(piece)])
 
 
-def _cut(records: Sequence[trace.Line], until: float) -> list[trace.Line]:
+def _cut(records: Sequence[trace.Record], until: float) -> list[trace.Record]:
     return [*(record for record in records if record.t <= until), trace.End(t=until)]
 
 
@@ -110,7 +110,8 @@ def _params(part: Part) -> SyncParams:
     wrong = [name for name, value in part.start.sync.items() if not _fits(value, _KNOWN[name])]
     if wrong:
         raise ConfigError(f"this trace says that sync.{wrong[0]} was {part.start.sync[wrong[0]]!r}: it cannot be")
-    return SyncParams(**part.start.sync)  # type: ignore[arg-type]
+    settings: dict[str, Any] = dict(part.start.sync)
+    return SyncParams(**settings)
 
 
 def _fits(value: object, default: object) -> bool:

@@ -5,12 +5,12 @@ recording: steps, silences, deaths, answer times; nothing is drawn by chance. Wh
 that writes real journals, so recorded and replayed figures are computed alike.
 """
 
-import heapq
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from zdiloco import trace
+from zdiloco.agenda import Agenda
 from zdiloco.core import machine as m
 from zdiloco.core.messages import (
     Beat,
@@ -49,9 +49,7 @@ class Replay:
     def __init__(self, part: Part, params: SyncParams, answers: Answers, until: float) -> None:
         self._params = replace(params, recover_wait_s=0.0)
         self._answers, self._until = answers, until
-        self._now = part.began
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
+        self._agenda = Agenda(part.began)
         self._timer_at: float | None = None
         self._merged: dict[tuple[int, int], dict[MemberKey, int]] = {}
         self._over = False
@@ -68,7 +66,7 @@ class Replay:
             maps=((),) * count,
         )
         self._sized = bool(part.numels)
-        self._machine = SyncerMachine(self._params, run_id=RUN_ID, ident=1, now=self._now, known=known)
+        self._machine = SyncerMachine(self._params, run_id=RUN_ID, ident=1, now=part.began, known=known)
         self._replicas: dict[MemberKey, Replica] = {}
         for number, life in enumerate(part.lives, 1):
             key = MemberKey(life.who, number)
@@ -78,17 +76,20 @@ class Replay:
         """Play it, and tell it."""
         self._feed(m.TimerDue())
         for replica in self._replicas.values():
-            self._at(replica.life.began, lambda replica=replica: self._join(replica))  # type: ignore[misc]
-        while self._heap and self._heap[0][0] <= self._until and not self._over:
-            self._now, _, what = heapq.heappop(self._heap)
-            what()
+            self._at(replica.life.began, partial(self._join, replica))
+        while self._agenda.next_at <= self._until and not self._over:
+            self._agenda.turn()
         return [*(record for record in self._records if record.t <= self._until), trace.End(t=self._until)]
 
     # ---- time
 
+    @property
+    def _now(self) -> float:
+        return self._agenda.now
+
     def _at(self, moment: float, what: Callable[[], None]) -> None:
         if moment <= self._until:
-            heapq.heappush(self._heap, (max(moment, self._now), next(self._numbers), what))
+            self._agenda.at_moment(moment, what)
 
     def _feed(self, event: m.SyncerEvent) -> None:
         actions = self._machine.handle(event, self._now)
@@ -169,7 +170,7 @@ class Replay:
         merged = self._merged.pop((update.fragment, update.stamp.version))
         for replica in self._replicas.values():
             if replica.trains(self._now):
-                at = replica.pace.next_boundary(self._now + self._answers.lag_s(replica.life.who))
+                at = replica.pace.next_boundary(self._now + self._answers.adoption_s(replica.life.who))
                 self._at(at - ADOPT_FIRST_S, self._adopting(replica, update, merged.get(replica.key, 0)))
 
     def _adopting(self, replica: Replica, update: Update, merged: int) -> Callable[[], None]:
@@ -239,7 +240,7 @@ class Replay:
         task.called = version
         answer = self._answers.of(replica.life.who, fragment, called_at)
         if answer.declined_s is not None:
-            self._at(called_at + answer.declined_s, lambda: self._decline(replica, fragment, version, AS_RECORDED))
+            self._at(called_at + answer.declined_s, lambda: self._decline(replica, fragment, version, answer.reason))
         if answer.answer_s is not None:
             task.arrives_at = max(self._now, called_at + answer.answer_s)
             self._plan(replica, fragment, version, called_at, answer)
@@ -269,5 +270,8 @@ class Replay:
         contribution = replica.cut(fragment, version, step, self._machine.epoch, nbytes)
         if contribution is None:
             self._decline(replica, fragment, version, "no step since the last contribution")
+            at = replica.pace.next_boundary(self._now)  # it is still called
+            later = (replica.pace.steps_at(at), max(at, offer_at))
+            self._at(at, lambda: self._cut(replica, fragment, version, later))
         else:
             self._at(offer_at, lambda: self._say(replica, contribution))
