@@ -10,8 +10,9 @@ from zdiloco.config import from_tree
 from zdiloco.core.ledger import FragmentRow
 from zdiloco.demo.learner_log import LearnerLog, StepNote, log_path
 from zdiloco.demo.story import Plot, Story
-from zdiloco.node.counters import CounterFile
-from zdiloco.node.store import Cut, FragmentCut, Store
+from zdiloco.rundir.archive import Cut, FragmentCut
+from zdiloco.rundir.counters import CounterFile
+from zdiloco.rundir.store import Store
 from zdiloco.tensor.layout import Layout, layout_of
 from zdiloco.units import Epoch, MemberKey, Merged, Stamp
 

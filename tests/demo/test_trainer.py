@@ -1,6 +1,5 @@
-"""The ready-made loop: it stops when told, notes every step, and goes on with its data where it stood."""
+"""The ready-made loop: it stops when told, and notes every step."""
 
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from zdiloco.demo.learner_log import LearnerLog, read_notes
-from zdiloco.demo.trainer import CursorFile, Loop, TrainerParams
-from zdiloco.errors import ConfigError, StoreError
+from zdiloco.demo.trainer import Loop, TrainerParams
+from zdiloco.errors import ConfigError
 from zdiloco.train.data import ShardCursor
 from zdiloco.train.schedule import InnerSchedule
 
@@ -63,19 +62,18 @@ def notes(tmp_path: Path) -> Iterator[LearnerLog]:
         yield log
 
 
-def loop_of(task: FakeTask, node: FakeNode, notes: LearnerLog, tmp_path: Path, slowdown: float = 1.0) -> Loop:
-    return Loop(task, node, notes, CursorFile(tmp_path / "a.cursor.json"), slowdown)  # type: ignore[arg-type]
+def loop_of(task: FakeTask, node: FakeNode, notes: LearnerLog, slowdown: float = 1.0) -> Loop:
+    return Loop(task, node, notes, slowdown)
 
 
 def test_every_step_is_told_to_the_node_and_noted(notes: LearnerLog, tmp_path: Path) -> None:
     task, node = FakeTask(), FakeNode(7)
-    loop_of(task, node, notes, tmp_path).run(threading.Event())
+    loop_of(task, node, notes).run(threading.Event())
     assert node.tokens == [16] * 7
     assert task.rates[:3] == pytest.approx([0.1, 0.28, 0.46])
     found = read_notes(tmp_path / "a.jsonl")
     assert (found.steps, found.tokens, found.bytes_up, found.bytes_down) == (7, 7 * 16, 3, 4)
     assert all(call <= step for call, step in zip(found.call_s, found.step_s, strict=True))
-    assert json.loads((tmp_path / "a.cursor.json").read_text()) == task.cursor.state()
 
 
 def test_a_step_that_is_done_counts_though_the_end_was_asked_for(notes: LearnerLog, tmp_path: Path) -> None:
@@ -87,8 +85,8 @@ def test_a_step_that_is_done_counts_though_the_end_was_asked_for(notes: LearnerL
         stop.set()
         return step(rate)
 
-    task.train_step = last_step  # type: ignore[method-assign]
-    loop_of(task, node, notes, tmp_path, slowdown=1000.0).run(stop)
+    task.train_step = last_step
+    loop_of(task, node, notes, slowdown=1000.0).run(stop)
     assert node.tokens == [16]
 
 
@@ -100,8 +98,8 @@ def test_a_step_during_which_the_run_has_ended_counts_nowhere(notes: LearnerLog,
         node.left -= len(task.rates) == 2  # the third step's last moment
         return step(rate)
 
-    task.train_step = overtaken  # type: ignore[method-assign]
-    loop_of(task, node, notes, tmp_path).run(threading.Event())
+    task.train_step = overtaken
+    loop_of(task, node, notes).run(threading.Event())
     assert (node.tokens, len(task.rates)) == ([16, 16], 3)
     assert read_notes(tmp_path / "a.jsonl").steps == 2
 
@@ -114,47 +112,10 @@ def test_slowness_follows_the_shortest_of_the_last_steps(notes: LearnerLog, tmp_
             waits.append(timeout or 0.0)
             return False
 
-    loop = loop_of(FakeTask(), FakeNode(0), notes, tmp_path, slowdown=3.0)
+    loop = loop_of(FakeTask(), FakeNode(0), notes, slowdown=3.0)
     for computed_s in (0.5, 0.2, 0.9):
         loop._seem_slow(computed_s, Stop())
     assert waits == pytest.approx([1.0, 0.4, 0.4])
-
-
-def test_a_learner_that_comes_back_goes_on_with_its_data(tmp_path: Path) -> None:
-    file, first = CursorFile(tmp_path / "learners" / "a.cursor.json"), FakeTask()
-    assert not file.load_into(first)  # type: ignore[arg-type]
-    for _ in range(5):
-        first.cursor.next_batch()
-    file.save(first)  # type: ignore[arg-type]
-    second = FakeTask()
-    assert file.load_into(second)  # type: ignore[arg-type]
-    assert second.cursor.next_batch().tolist() == first.cursor.next_batch().tolist()
-    assert [path.name for path in (tmp_path / "learners").iterdir()] == ["a.cursor.json"]
-
-
-def test_a_cursor_of_other_data_or_a_damaged_one_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "a.cursor.json"
-    CursorFile(path).save(FakeTask(seed=1))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"a\.cursor\.json: .*seed"):
-        CursorFile(path).load_into(FakeTask(seed=2))  # type: ignore[arg-type]
-    for text in ("{", "[]"):
-        path.write_text(text)
-        with pytest.raises(ConfigError, match="remove it to start over"):
-            CursorFile(path).load_into(FakeTask())  # type: ignore[arg-type]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write the data cursor"):
-        CursorFile(tmp_path / "file" / "a.json").save(FakeTask())  # type: ignore[arg-type]
-
-
-def test_the_cursor_is_saved_sometimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [10.0]
-    monkeypatch.setattr("zdiloco.demo.trainer.time.monotonic", lambda: now[0])
-    file = CursorFile(tmp_path / "a.cursor.json")
-    file.save_sometimes(FakeTask())  # type: ignore[arg-type]
-    assert not (tmp_path / "a.cursor.json").exists()
-    now[0] = 12.0
-    file.save_sometimes(FakeTask())  # type: ignore[arg-type]
-    assert (tmp_path / "a.cursor.json").exists()
 
 
 def test_the_shard_follows_from_the_name_and_stays() -> None:
@@ -166,4 +127,4 @@ def test_the_shard_follows_from_the_name_and_stays() -> None:
 @pytest.mark.parametrize("wrong", [{"name": "a/b"}, {"name": "a", "slowdown": 0.5}, {"name": ""}])
 def test_impossible_learners_are_refused(wrong: dict[str, str | float]) -> None:
     with pytest.raises(ConfigError, match="--"):
-        TrainerParams(**wrong)  # type: ignore[arg-type]
+        TrainerParams(**wrong)

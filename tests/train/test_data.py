@@ -87,10 +87,10 @@ def test_restored_cursor_goes_on_as_if_uninterrupted(before: int, after: int) ->
     for _ in range(before):
         walked.next_batch()
     resumed = cursor()
-    resumed.restore(json.loads(json.dumps(walked.state())))
+    resumed.load_state_dict(json.loads(json.dumps(walked.state_dict())))
     for _ in range(after):
         assert torch.equal(walked.next_batch(), resumed.next_batch())
-    assert walked.state() == resumed.state()
+    assert walked.state_dict() == resumed.state_dict()
 
 
 def test_no_window_comes_twice_in_an_epoch_and_epochs_differ() -> None:
@@ -136,7 +136,7 @@ def test_windows_are_bytes_of_the_shard() -> None:
 )
 def test_foreign_or_damaged_state_is_refused(change: dict[str, int], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        cursor().restore(cursor().state() | change)
+        cursor().load_state_dict(cursor().state_dict() | change)
 
 
 def test_shard_shorter_than_a_window_is_refused() -> None:

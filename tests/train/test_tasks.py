@@ -53,7 +53,7 @@ def test_resumed_task_continues_as_if_uninterrupted(params: TaskParams) -> None:
     resumed = Task(params, shard=0)
     resumed.load_values(dict(saved.model.named_parameters()))
     resumed.optimizer.load_state_dict(saved.optimizer.state_dict())
-    resumed.cursor.restore(saved.cursor.state())
+    resumed.cursor.load_state_dict(saved.cursor.state_dict())
     assert train(whole, 3) == train(resumed, 3)
 
 

@@ -4,7 +4,7 @@ Rule: a check says its figure and its bound in words, whether it holds or not; n
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LOSS_LIMIT = 2.4
@@ -28,6 +28,11 @@ class Check:
     name: str
     passed: bool | None
     figure: str
+
+
+def all_hold(checks: Iterable[Check]) -> bool:
+    """Whether every claim holds that this run can tell."""
+    return all(check.passed is not False for check in checks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from zdiloco.config import RunConfig
 from zdiloco.demo.outcome import named_values
-from zdiloco.errors import ConfigError, LinkError
+from zdiloco.errors import ConfigError, LinkError, StoreError
 from zdiloco.node.clock import monotonic
 from zdiloco.node.hooks import Hooks
-from zdiloco.node.store import Cut, read_newest
 from zdiloco.node.watcher import View, WatcherNode
 from zdiloco.node.worker import Worker
+from zdiloco.rundir.archive import Cut, read_newest
+from zdiloco.rundir.fitting import layout_of_cut
 from zdiloco.tensor.binding import Binding
 from zdiloco.tensor.layout import Layout
 from zdiloco.train.tasks import Task
@@ -86,16 +87,19 @@ class Found:
 def evaluate_newest(config: RunConfig) -> Found:
     """Evaluate the newest checkpoint of the run folder, whether its syncer lives or not.
 
-    Raises ConfigError where there is none or it is of another model, StoreError where none is whole.
+    Raises ConfigError where there is none, none is whole, or it is of another model.
     """
-    cut = read_newest(config.run.path)
+    try:
+        cut = read_newest(config.run.path)
+    except StoreError as error:
+        raise ConfigError(f"run.dir {config.run.dir}: {error}") from error
     if cut is None:
         raise ConfigError(
             f"run.dir {config.run.dir} holds no checkpoint to evaluate: where the run lies on another machine or has "
             "just begun, use --follow"
         )
     task = Task(config.task, shard=0)
-    layout = Layout.from_obj(dict(cut.layout))
+    layout = layout_of_cut(cut)
     Binding(task.model, layout)  # names the first tensor of another model
     loss = task.evaluate_values(named_values(cut, layout))
     view = _view_of(cut, layout, config.run.target_tokens)

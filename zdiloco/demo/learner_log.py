@@ -1,19 +1,24 @@
 """What a learner process notes about its own training: a file of JSON lines beside its counters, written and read here.
 
 Rule: `t` is the monotonic clock of the machine, shared by its processes; the first line ties it to wall time. Lines
-are written between steps, a few each second, so a killed process loses the notes of its last moments and no more. The
-last line of a killed process may be half a line: readers leave it out.
+are written between steps, a few each second, so a killed process loses the notes of its last moments and no more.
+Nothing depends on them: a disk that refuses a line later on costs that line, never the training. The last line of a
+killed process, and one that met a full disk, may be half a line: readers leave it out.
 """
 
 import json
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from zdiloco.errors import StoreError
+from zdiloco.rundir.lines import read_lines
 from zdiloco.units import MemberKey
+
+log = logging.getLogger(__name__)
 
 FLUSH_S = 0.5
 
@@ -32,17 +37,21 @@ class LearnerLog:
     """The open notes of one process. `clock`: monotonic seconds. One thread uses it."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make the file; `facts` go into its first line. Raises StoreError where the disk does not let us."""
+        """Make the file; `facts` go into its first line, and `step` in them is where its steps begin.
+
+        Raises StoreError where the disk does not let us.
+        """
         self._clock = clock
         self._notes: list[StepNote] = []
-        self._step = 0
+        self._step = int(facts.get("step", 0))
         self._flushed_at = clock()
+        self._torn = self._warned = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("w", encoding="utf-8")
+            self._file = path.open("wb", buffering=0)
+            self._put({"kind": "start", "wall": time.time(), **facts})
         except OSError as error:
             raise StoreError(f"cannot write the learner's log {path}: {error.strerror}") from error
-        self._write({"kind": "start", "wall": time.time(), **facts})
 
     def step(self, note: StepNote, now_facts: Callable[[], Mapping[str, Any]]) -> None:
         """Note one step; every `FLUSH_S` the notes since the last time become a line, with `now_facts()` in it."""
@@ -80,11 +89,21 @@ class LearnerLog:
         self._file.close()
 
     def _write(self, record: Mapping[str, Any]) -> None:
+        """Write a line; where the disk refuses, it is lost, and that is said once."""
         try:
-            self._file.write(json.dumps({"t": round(self._clock(), 4), **record}, separators=(",", ":")) + "\n")
-            self._file.flush()
+            self._put(record)
         except OSError as error:
-            raise StoreError(f"cannot write the learner's log {self._file.name}: {error.strerror}") from error
+            if not self._warned:
+                self._warned = True
+                log.warning("notes of steps are lost for now why=%r", error.strerror or str(error))
+
+    def _put(self, record: Mapping[str, Any]) -> None:
+        line = json.dumps({"t": round(self._clock(), 4), **record}, separators=(",", ":")).encode() + b"\n"
+        data = memoryview(b"\n" + line if self._torn else line)
+        self._torn = True  # should it be refused in the middle
+        while data:
+            data = data[self._file.write(data) or 0 :]
+        self._torn = False
 
 
 def log_path(run_dir: Path, key: MemberKey) -> Path:
@@ -114,7 +133,7 @@ class Notes:
 
 def read_notes(path: Path) -> Notes:
     """Read the notes of one process. Raises StoreError where the file is missing, or does not begin as it should."""
-    lines = list(_records(path))
+    lines = list(read_lines(path, "learner's log"))
     if not lines or lines[0].get("kind") != "start":
         raise StoreError(f"{path} is not a learner's log: it does not begin with a start line")
     try:
@@ -143,18 +162,3 @@ def _add(notes: Notes, line: Mapping[str, Any]) -> None:
     notes.step_s += [us / 1e6 for us in line["step_us"]]
     notes.call_s += [us / 1e6 for us in line["call_us"]]
     notes.loss.append((line["t"], line["progress"], line["loss"]))
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole lines of a file; a half line at its end is what a kill leaves."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")  # half a line may end within a character
-    except OSError as error:
-        raise StoreError(f"cannot read the learner's log {path}: {error.strerror}") from error
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(record, dict):
-            yield record

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from zdiloco.demo.checks import Lone
-from zdiloco.node.store import Cut
+from zdiloco.rundir.archive import Cut
 from zdiloco.tensor.layout import Layout
 from zdiloco.train.baseline import Baseline, curve
 from zdiloco.train.params import TaskParams

@@ -81,11 +81,16 @@ class Child:
 
     def last_lines(self, count: int = LOG_LINES) -> str:
         """The end of its log."""
-        try:
-            text = self.log.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-        return "\n".join(text.splitlines()[-count:])
+        return last_lines_of(self.log, count)
+
+
+def last_lines_of(path: Path, count: int) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-count:])
 
 
 def end_all(children: Sequence[Child]) -> None:

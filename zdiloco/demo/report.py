@@ -13,13 +13,14 @@ from typing import Any
 
 from zdiloco.core.ledger import Fates
 from zdiloco.demo import checks
-from zdiloco.demo.books import Books, Process, differences, read_books, read_cut
 from zdiloco.demo.checks import Check, Pauses
 from zdiloco.demo.learner_log import Notes, log_path, read_notes
 from zdiloco.demo.outcome import Outcome, judge, named_values
 from zdiloco.demo.story import Story
-from zdiloco.node.journal import read_journal
-from zdiloco.node.store import Cut
+from zdiloco.rundir.archive import Cut
+from zdiloco.rundir.books import Books, Process, read_books, read_cut
+from zdiloco.rundir.journal import read_journal
+from zdiloco.rundir.lineage import differences
 from zdiloco.tensor.layout import Layout
 from zdiloco.units import MemberKey
 
@@ -46,9 +47,8 @@ class LearnerRow:
 
     def to_obj(self) -> dict[str, Any]:
         """The row as builtins, the ledger's words beside the others."""
-        fates = {word: round(value, 3) for word, value in self.fates._asdict().items()}
         rest = {key: value for key, value in asdict(self).items() if key != "fates"}
-        return {**rest, **fates}
+        return {**rest, **self.fates.rounded()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,8 +101,8 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every check holds that this run can tell; `Check.passed` None is no failure."""
-        return all(check.passed is not False for check in self.checks)
+        """Whether every check holds that this run can tell."""
+        return checks.all_hold(self.checks)
 
     def to_obj(self) -> dict[str, Any]:
         """The report as builtins, for JSON."""
@@ -113,7 +113,7 @@ class Report:
             "loss_after": self.outcome.loss_after if math.isfinite(self.outcome.loss_after) else None,
             "lone": {**asdict(lone), "bound": lone.bound} if lone else None,
             "remarks": list(self.outcome.remarks),
-            "ledger": {word: round(value, 3) for word, value in self.ledger._asdict().items()},
+            "ledger": self.ledger.rounded(),
             "ledger_fragments": [fates._asdict() for fates in self.ledger_fragments],
             "goodput": self.goodput,
             "learners": [row.to_obj() for row in self.learners],

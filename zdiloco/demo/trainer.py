@@ -1,24 +1,21 @@
 """The ready-made learner: a task, its training loop, and a node that never makes the loop wait.
 
-Rule: the loop is the one that a user would write around `step()`. What it notes down (`learner_log`) and where its data
-stand (`NAME.cursor.json`) are written between steps, never within one.
+Rule: the loop is the one that a user would write around `step()`. What it notes down (`learner_log`) is written between
+steps, never within one.
 """
 
-import json
 import logging
-import os
 import threading
 import time
 import zlib
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from zdiloco.config import RunConfig
 from zdiloco.demo.learner_log import LearnerLog, StepNote, log_path
-from zdiloco.errors import ConfigError, LinkError, StoreError
+from zdiloco.errors import ConfigError, LinkError
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner import LearnerNode
 from zdiloco.node.params import check_name
@@ -26,7 +23,6 @@ from zdiloco.train.tasks import Task
 
 log = logging.getLogger(__name__)
 
-CURSOR_EVERY_S = 2.0
 UNDISTURBED_OF = 20
 """Of so many steps the shortest counts as undisturbed."""
 
@@ -57,22 +53,26 @@ def train(config: RunConfig, params: TrainerParams, stop: threading.Event) -> in
     """
     shard = params.shard_of(config.task.num_shards)
     task = Task(config.task, shard=shard)
-    cursor = CursorFile(config.run.path / "learners" / f"{params.name}.cursor.json")
-    if cursor.load_into(task):
-        log.info("%s goes on with its data epoch=%d", params.name, task.cursor.epoch)
     log.info("%s has its task shard=%d of=%d", params.name, shard, config.task.num_shards)
     try:
-        node = LearnerNode(task.model, task.optimizer, config, name=params.name, hooks=Hooks(abandon=stop.is_set))
+        hooks, stateful = Hooks(abandon=stop.is_set), {"data": task.cursor}
+        node = LearnerNode(task.model, task.optimizer, config, name=params.name, hooks=hooks, stateful=stateful)
     except LinkError:
         if stop.is_set():  # nobody is at fault: we were asked to leave before we had joined
             return 0
         raise
-    facts = {"name": params.name, "incarnation": f"{node.key.incarnation:016x}", "shard": shard}
+    resumed = node.resumed
+    task.cursor.skip(resumed.steps_since)  # batches that former processes have read since the data's place was saved
+    facts = {
+        "name": params.name, "incarnation": f"{node.key.incarnation:016x}", "shard": shard, "step": resumed.step,
+        "skipped": resumed.steps_since, "restored": resumed.restored,
+    }  # fmt: skip
     with closing(node), LearnerLog(log_path(config.run.path, node.key), facts) as notes:
-        loop = Loop(task, node, notes, cursor, params.slowdown)
+        loop = Loop(task, node, notes, params.slowdown)
         loop.run(stop)
         node.close(f"asked to leave by {params.name}'s owner" if stop.is_set() else "the training loop has ended")
-        notes.end({"reason": node.reason, "steps": task_steps(node), "counts": node.counts})
+        phases = {phase: round(seconds, 4) for phase, seconds in node.resumed.seconds.items()}
+        notes.end({"reason": node.reason, "steps": task_steps(node), "counts": node.counts, "phases": phases})
     log.info("%s ends steps=%d why=%r", params.name, task_steps(node), node.reason)  # the node has told an error
     return node.exit_code
 
@@ -85,13 +85,13 @@ def task_steps(node: LearnerNode) -> int:
 class Loop:
     """The training loop: one inner step, one `step()`, and a note of how long both took."""
 
-    def __init__(self, task: Task, node: LearnerNode, notes: LearnerLog, cursor: "CursorFile", slowdown: float) -> None:
-        self._task, self._node, self._notes, self._cursor = task, node, notes, cursor
+    def __init__(self, task: Task, node: LearnerNode, notes: LearnerLog, slowdown: float) -> None:
+        self._task, self._node, self._notes = task, node, notes
         self._slowdown = slowdown
         self._recent: deque[float] = deque(maxlen=UNDISTURBED_OF)
 
     def run(self, stop: threading.Event) -> None:
-        """Train until the node says that it is over, or `stop` is set; then the data's place is saved."""
+        """Train until the node says that it is over, or `stop` is set."""
         node, task = self._node, self._task
         while not (self._is_over() or stop.is_set()):
             began = time.perf_counter()
@@ -104,9 +104,7 @@ class Loop:
             ended = time.perf_counter()
             note = StepNote(loss=loss, tokens=tokens, step_s=ended - began, call_s=ended - called)
             self._notes.step(note, self._now)
-            self._cursor.save_sometimes(task)
         self._notes.flush(self._now())
-        self._cursor.save(task)
 
     def _seem_slow(self, computed_s: float, stop: threading.Event) -> None:
         """Sleep as long as a slower machine would still compute: by the shortest of the last steps, since those that
@@ -121,46 +119,3 @@ class Loop:
     def _now(self) -> dict[str, Any]:
         up, down = self._node.traffic
         return {"progress": round(self._node.progress, 5), "bytes_up": up, "bytes_down": down}
-
-
-class CursorFile:
-    """Where a learner's data stand, on the disk: written aside and moved into place, so it is always whole."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._saved_at = time.monotonic()
-
-    def load_into(self, task: Task) -> bool:
-        """Have the task's data go on where a former process of this name stood; False: there was none.
-
-        Raises ConfigError where that process had other data, or the file cannot be read.
-        """
-        try:
-            state = json.loads(self._path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return False
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"cannot read the data cursor {self._path} ({error}): remove it to start over") from error
-        if not isinstance(state, dict):
-            raise ConfigError(f"the data cursor {self._path} holds no table: remove it to start over")
-        try:
-            task.cursor.restore(state)
-        except ConfigError as error:
-            raise ConfigError(f"{self._path}: {error}") from error
-        return True
-
-    def save_sometimes(self, task: Task) -> None:
-        """Save, if the last time was `CURSOR_EVERY_S` ago."""
-        if time.monotonic() - self._saved_at >= CURSOR_EVERY_S:
-            self.save(task)
-
-    def save(self, task: Task) -> None:
-        """Write where the data stand now. Raises StoreError where the disk does not let us."""
-        self._saved_at = time.monotonic()
-        aside = self._path.with_suffix(".aside")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(json.dumps(task.cursor.state()), encoding="utf-8")
-            os.replace(aside, self._path)
-        except OSError as error:
-            raise StoreError(f"cannot write the data cursor {self._path}: {error.strerror}") from error

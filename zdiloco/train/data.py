@@ -150,11 +150,21 @@ class ShardCursor:
             wanted -= len(rows[-1])
         return _windows(self._shard, np.concatenate(rows), self._context)
 
-    def state(self) -> dict[str, int]:
+    def skip(self, batches: int) -> None:
+        """Go on as if so many batches had been taken."""
+        left = batches * self._batch_size
+        while left:
+            if self._taken == len(self._starts):
+                self._epoch, self._taken = self._epoch + 1, 0
+                self._starts = self._draw()
+            passed = min(left, len(self._starts) - self._taken)
+            self._taken, left = self._taken + passed, left - passed
+
+    def state_dict(self) -> dict[str, int]:
         """Where the walk stands, in integers that JSON holds."""
         return {**self._identity(), "epoch": self._epoch, "taken": self._taken}
 
-    def restore(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on exactly where the cursor that gave `state` stood. Raises ConfigError if it walked something else."""
         for key, own in self._identity().items():
             if state.get(key) != own:
