@@ -1,0 +1,89 @@
+"""A plan beside what a run measured: the figures that its journal holds, and the same ones planned.
+
+Rule: model, learners, steps and [sync] settings are those of the run; links are whatever was said of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zdiloco import trace
+from zdiloco.core.params import SyncParams
+from zdiloco.errors import ConfigError
+from zdiloco.goodput import Figures, figures_of
+from zdiloco.plan.flight import rounds_of
+from zdiloco.plan.model import Model
+from zdiloco.plan.params import Fleet, Region, Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """One figure. `ratio`: planned ÷ measured; None where the run has none."""
+
+    what: str
+    unit: str
+    planned: float
+    measured: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Planned ÷ measured."""
+        return self.planned / self.measured if self.measured else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A run as its journal tells it."""
+
+    model: Model
+    learners: int
+    step_s: float
+    sync: SyncParams
+    figures: Figures
+    contribution_bytes: float
+
+
+def measured_of(records: Sequence[trace.Record]) -> Measured:
+    """What a run was. Raises: ConfigError where its journal says too little."""
+    opened = [r for r in records if isinstance(r, trace.Opened) and r.numels]
+    arrived = [r.nbytes for r in records if isinstance(r, trace.Arrived) and r.nbytes]
+    found = figures_of(records)
+    paces = [each.seconds / each.steps for each in found.learners if each.steps]
+    if not opened or not arrived or not paces:
+        raise ConfigError("the run's journal holds no contribution yet: there is nothing to compare the plan with")
+    starts = [r.sync for r in records if isinstance(r, trace.Start) and r.sync]
+    try:
+        sync = SyncParams(**starts[-1]) if starts else SyncParams()  # type: ignore[arg-type]  # checked by msgspec
+    except TypeError as error:
+        raise ConfigError(f"the run's settings are of another version of zdiloco ({error})") from error
+    return Measured(
+        model=Model(numels=opened[-1].numels, tensors=12 * len(opened[-1].numels)),
+        learners=len(paces),
+        step_s=sum(paces) / len(paces),
+        sync=sync,
+        figures=found,
+        contribution_bytes=sum(arrived) / len(arrived),
+    )
+
+
+def compare(run: Measured, usual: Region, settings: Settings) -> list[Beside]:
+    """The plan of such a run on one link like `usual`, beside the run."""
+    fleet = Fleet(regions=(replace(usual, learners=run.learners, step_s=run.step_s),))
+    there = replace(settings, sync=run.sync)
+    rounds = rounds_of(fleet, run.model, there)
+    answers = [each.answer_s.mean for each in run.figures.learners if each.answer_s]
+    return [
+        Beside(what="bytes of a contribution", unit="bytes", measured=run.contribution_bytes,
+               planned=run.model.encoded(there.codec) / len(run.model.numels)),
+        Beside(what="from call to call", unit="s", measured=_mean(run.figures.period_s),
+               planned=rounds.apart_s),
+        Beside(what="answer", unit="s", measured=sum(answers) / len(answers) if answers else None,
+               planned=rounds.trips[0].answer_s),
+        Beside(what="grace", unit="s", measured=_mean(run.figures.grace_s), planned=rounds.grace_s),
+        Beside(what="contributions of a round", unit="", measured=_mean(run.figures.participants),
+               planned=float(rounds.participants)),
+    ]  # fmt: skip
+
+
+def _mean(found: object) -> float | None:
+    value = getattr(found, "mean", None)
+    return float(value) if value is not None else None
