@@ -1,20 +1,9 @@
-"""What tests of the command line share: logging as it was before, and a small run for real processes."""
+"""What tests of the command line share: a small run for real processes."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    """Commands configure logging for their process; the next test must not hear of it."""
-    logger = logging.getLogger("zdiloco")
-    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.propagate = handlers, propagate
-    logger.setLevel(level)
 
 
 @pytest.fixture

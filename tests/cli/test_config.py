@@ -45,6 +45,7 @@ def test_check_of_a_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("[sync]\nsync_period = 'x'\n", "whole number"),
         ("[sync\n", "is not TOML"),
         ("[net]\nlisten = '0.0.0.0'\n", "net.insecure"),
+        ("[relay]\nlisten = '0.0.0.0'\n", "net.insecure"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "show"])

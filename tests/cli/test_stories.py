@@ -129,7 +129,7 @@ def test_the_order_of_sets_changes_nothing(tmp_path: Path) -> None:
     assert run([*words, str(tmp_path / "1")]) == 0
     order = {"PYTHONHASHSEED": "12345" if os.environ.get("PYTHONHASHSEED") != "12345" else "54321"}
     command = [sys.executable, "-m", "zdiloco.cli", *words, str(tmp_path / "2")]
-    subprocess.run(command, env={**os.environ, **order}, check=True, timeout=60, capture_output=True)
+    subprocess.run(command, env={**os.environ, **order}, check=True, timeout=200, capture_output=True)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 

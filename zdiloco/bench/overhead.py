@@ -17,7 +17,7 @@ from zdiloco.bench.results import Result
 from zdiloco.bench.rounds import open_calls, rounds_within
 from zdiloco.bench.stage import EVENT_S, SYNC_PERIOD, Player, Stage, member
 from zdiloco.errors import ConfigError
-from zdiloco.node.journal import read_journal
+from zdiloco.rundir.journal import read_journal
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,10 @@ TAIL_S = SYNC_PERIOD * STEP_S
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How long to measure. The figures are meant for the defaults; less is for tests."""
+    """How long to measure. The figures are meant for the defaults, whose `steps` make a minute: so a learner saves its
+    state as often as in use. Less is for tests."""
 
-    steps: int = 400
+    steps: int = 1_200
     parameters: int = 25_000_000
     times: int = 10
 
@@ -65,7 +66,8 @@ class _Speed:
 
 def _speeds(plan: Plan) -> list[Result]:
     """The loop with a learner ÷ the bare loop; the same beside a slow learner ÷ alone; a loop that really computes."""
-    with Stage(plan.parameters, STEP_S, {}) as stage:
+    save_every_s = plan.steps * STEP_S  # once in each measurement
+    with Stage(plan.parameters, STEP_S, {"learner": {"save_every_s": save_every_s}}) as stage:
         syncer, player = stage.syncer(), stage.player("a")
         bare = [_bare(player, plan)]
         alone = _attached(stage, player, plan, "alone", bare)

@@ -19,7 +19,7 @@ from zdiloco.bench.results import Result
 from zdiloco.bench.rounds import Rounds, Span, open_calls, rounds_within
 from zdiloco.bench.stage import EVENT_S, SYNC_PERIOD, Stage, member
 from zdiloco.demo.processes import Child
-from zdiloco.node.journal import read_journal
+from zdiloco.rundir.journal import read_journal
 
 log = logging.getLogger(__name__)
 

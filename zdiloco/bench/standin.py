@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from torch.optim import SGD
+import torch
+from torch import nn
+from torch.optim import AdamW
 
 from zdiloco.api import Learner
 from zdiloco.bench.loop import COMPUTE_S, Loop, Record
@@ -71,7 +73,7 @@ class StandIn:
 
     def _attach(self) -> dict[str, Any]:
         model = self._loop.model
-        self._learner = Learner(model, SGD(model.parameters(), lr=0.1), self._run_toml, name=self._name)
+        self._learner = Learner(model, _with_state(model), self._run_toml, name=self._name)
         return {}
 
     def _measure(self, steps: str) -> dict[str, Any]:
@@ -105,6 +107,16 @@ class StandIn:
         "end": _end,
         "detach": _detach,
     }
+
+
+def _with_state(model: nn.Module) -> AdamW:
+    """An AdamW that has made a step, which changed nothing: it holds two moments of each parameter, to be saved."""
+    optimizer = AdamW(model.parameters(), weight_decay=0.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    return optimizer
 
 
 def main(arguments: Sequence[str]) -> int:

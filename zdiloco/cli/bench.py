@@ -14,7 +14,7 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, and nothing else.")
-@click.option("--steps", type=int, default=400, show_default=True, help="Steps of each loop that is timed.")
+@click.option("--steps", type=int, default=1_200, show_default=True, help="Steps of each loop that is timed.")
 @click.option("--parameters", type=int, default=25_000_000, show_default=True, help="Size of the model.")
 @click.option("--times", type=int, default=10, show_default=True, help="How often each disturbance is made.")
 @log_level
@@ -22,7 +22,7 @@ def overhead(as_json: bool, steps: int, parameters: int, times: int) -> int:
     """Measure how a training loop is slowed down by its learner, and held up when others die or stall.
 
     The loop stands in for one with an accelerator: 10 ms of compute in a step of 50 ms. The bars are meant for the
-    defaults and a machine that has nothing else to do; that takes seven minutes. Exit code 0: all bars are met.
+    defaults and a machine that has nothing else to do; that takes eleven minutes. Exit code 0: all bars are met.
     """
     from zdiloco.bench.overhead import Plan, measure
     from zdiloco.bench.printing import print_results

@@ -2,7 +2,10 @@
 
 import json
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,6 +24,9 @@ TASKS = ["stdlib-bytes"]
     help="Merged tokens after which it ends: at least 400,000, or it is over before the killed learner is back. The "
     "claims about model and pauses are meant for the default.  [default: 2,000,000]",
 )
+@click.option("--chaos", is_flag=True, help="Four learners under a seeded script of kills, stops, cuts and full disks.")
+@click.option("--minutes", type=float, help="With --chaos: how long.  [default: 5]")
+@click.option("--seed", type=int, help="With --chaos: which script; the same seed gives the same one.  [default: 1]")
 @click.option("--measure-baseline", is_flag=True, help="Only measure the curve of one learner alone anew. Takes long.")
 @click.option(
     "--out",
@@ -31,7 +37,16 @@ TASKS = ["stdlib-bytes"]
 )
 @log_level
 def demo(
-    task: str, as_json: bool, folder: Path | None, tokens: int | None, measure_baseline: bool, *, out: Path
+    task: str,
+    as_json: bool,
+    folder: Path | None,
+    tokens: int | None,
+    chaos: bool,
+    *,
+    minutes: float | None = None,
+    seed: int | None = None,
+    measure_baseline: bool = False,
+    out: Path = Path("baseline.json"),
 ) -> int:
     """Train one model with three learners and a syncer, kill one learner, let it come back, and check the outcome.
 
@@ -40,25 +55,56 @@ def demo(
     """
     if measure_baseline:
         return _measure(task, out, as_json)
+    if chaos:
+        if tokens is not None:
+            raise click.UsageError("--tokens belongs to the demo without --chaos, which ends by --minutes")
+        return _chaos(folder, {"minutes": minutes, "seed": seed}, as_json)
+    if minutes is not None or seed is not None:
+        raise click.UsageError("--minutes and --seed belong to --chaos")
     from zdiloco.cli.signals import interrupt_on_any
     from zdiloco.demo.printing import print_report
-    from zdiloco.demo.processes import DemoFailed
     from zdiloco.demo.show import perform
     from zdiloco.demo.story import TARGET_TOKENS, Plot
 
     interrupt_on_any()
     plot = Plot(task=task, target_tokens=TARGET_TOKENS if tokens is None else tokens)
     run_dir = folder or Path(tempfile.mkdtemp(prefix="zdiloco-demo-"))
-    try:
+    with _logs_first():
         report = perform(run_dir.absolute(), plot)
-    except DemoFailed as error:
-        click.echo(error.logs, err=True)
-        raise
     if as_json:
         click.echo(json.dumps(report.to_obj(), indent=2))
     else:
         print_report(report)
     return 0 if report.passed else 1
+
+
+def _chaos(folder: Path | None, chosen: Mapping[str, Any], as_json: bool) -> int:
+    from zdiloco.chaos.show import Plot, lines_of, perform
+    from zdiloco.cli.signals import interrupt_on_any
+
+    interrupt_on_any()
+    plot = Plot(**{key: value for key, value in chosen.items() if value is not None})
+    run_dir = folder or Path(tempfile.mkdtemp(prefix="zdiloco-chaos-"))
+    with _logs_first():
+        report = perform(run_dir.absolute(), plot, lambda line: click.echo(line, err=True))
+    if as_json:
+        click.echo(json.dumps(report.to_obj(), indent=2))
+    else:
+        for line in lines_of(report):
+            click.echo(line)
+    return 0 if report.passed else 1
+
+
+@contextmanager
+def _logs_first() -> Iterator[None]:
+    """Where a demo fails, the logs of its processes are shown, then what went wrong."""
+    from zdiloco.demo.processes import DemoFailed
+
+    try:
+        yield
+    except DemoFailed as error:
+        click.echo(error.logs, err=True)
+        raise
 
 
 def _measure(task: str, out: Path, as_json: bool) -> int:

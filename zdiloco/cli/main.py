@@ -14,11 +14,15 @@ import click
 from zdiloco import __version__
 from zdiloco.cli import logs
 from zdiloco.cli.bench import bench
+from zdiloco.cli.checkpoint import checkpoint
 from zdiloco.cli.config import config
 from zdiloco.cli.demo import demo
 from zdiloco.cli.eval import evaluate
 from zdiloco.cli.learner import learner
+from zdiloco.cli.ledger import ledger
 from zdiloco.cli.options import LEVELS
+from zdiloco.cli.plan import plan
+from zdiloco.cli.relay import relay
 from zdiloco.cli.report import report
 from zdiloco.cli.simulate import simulate
 from zdiloco.cli.status import status
@@ -45,7 +49,8 @@ def cli(log_level: str) -> None:
     logs.configure(log_level)
 
 
-for command in (sync, learner, evaluate, status, report, whatif, config, demo, bench, simulate):
+PROCESSES, FILES = (sync, learner, relay, evaluate), (report, whatif, checkpoint, ledger, config)
+for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan):
     cli.add_command(command)
 
 

@@ -17,20 +17,26 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait for the answer."
 )
+@click.option("--relay", is_flag=True, help="Ask the relay at ENDPOINT (its relay.port) how it stands itself.")
 @log_level
-def status(endpoint: str, as_json: bool, timeout: float) -> None:
-    """Ask the syncer at ENDPOINT (HOST:PORT, its net.port) how its run stands.
+def status(endpoint: str, as_json: bool, timeout: float, relay: bool) -> None:
+    """Ask the syncer at ENDPOINT (HOST:PORT, its net.port) how its run stands; through a relay, too.
 
-    Exit code 3: nobody answers.
+    A learner's steps are those of its present process. Exit code 3: nobody answers.
     """
     if not timeout < float("inf"):
         raise click.BadParameter(f"{timeout} is not a number of seconds.", param_hint="'--timeout'")
+    from zdiloco.cli.relay_text import relay_text
     from zdiloco.cli.status_text import status_text
+    from zdiloco.errors import ConfigError
     from zdiloco.node.query import Query
 
     with Query(net_of(endpoint)) as query:
-        answer = query.ask(timeout)
-    click.echo(json.dumps(answer, indent=2) if as_json else status_text(answer))
+        answer = query.ask(timeout, relay=relay)
+    if relay and "relay" not in answer:
+        raise ConfigError(f"ENDPOINT is {endpoint!r}: a syncer answers there, no relay; leave --relay away")
+    show = relay_text if relay else status_text
+    click.echo(json.dumps(answer, indent=2) if as_json else show(answer))
 
 
 def net_of(endpoint: str) -> "NetParams":

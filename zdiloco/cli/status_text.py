@@ -41,10 +41,26 @@ def _head(answer: Mapping[str, Any]) -> list[str]:
         f"merged {answer['merged_tokens']:,.0f} tokens{share}; since this syncer started {answer['rounds']:,} rounds "
         f"of {answer['mean_participants']:.2f} learners on average",
         f"{answer['live']} live, quorum {answer['quorum']}, at most {answer['max_open_rounds']} open rounds",
+        *_adapted(answer.get("adaptive")),
         *([f"WAITS: {answer['waits']}"] if answer["waits"] else []),
+        *_waiting(answer["node"].get("pulls")),
         f"ledger of the processes since this syncer started: {_ledger(answer['ledger'])}",
     ]
     return [*lines, *_warnings(answer)]
+
+
+def _adapted(adaptive: Mapping[str, Any] | None) -> list[str]:
+    if not adaptive:
+        return []
+    period, quorum, share = (adaptive[key] for key in ("sync_period", "min_quorum", "grace_share"))
+    return [f"adaptive: H {period}, K up to {quorum}, grace at least {share:.0%} of the slack ({adaptive['why']})"]
+
+
+def _waiting(pulls: Mapping[str, int] | None) -> list[str]:
+    """Who waits for whole values; older syncers do not tell."""
+    if not pulls or not pulls["waiting"]:
+        return []
+    return [f"whole values: {pulls['moving']} being served, {pulls['waiting']} wait for their turn"]
 
 
 def _ledger(terms: Mapping[str, float | None]) -> str:
@@ -68,7 +84,8 @@ def _fragments(fragments: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = [("learner", "state", "steps", "steps/s", "staleness", "rounds", "merged tokens", "last seen", "why")]
+    heads = "learner", "state", "steps", "steps/s", "staleness", "rounds", "codec", "merged tokens", "last seen", "why"
+    rows = [heads]
     for each in learners:
         staleness = "-" if each["staleness"] is None else f"{each['staleness']:.2f}"
         rows.append(
@@ -79,12 +96,19 @@ def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{each['steps_per_s']:.2f}",
                 staleness,
                 f"{each['rounds']:,}",
+                each.get("codec") or "-",
                 _tokens(each["merged_tokens"]),
                 f"{each['last_seen_s']:.1f} s ago",
-                "; ".join(text for text in (each["why"], each["behind"]) if text),
+                "; ".join(text for text in (each["why"], each["behind"], _pulls(each)) if text),
             )
         )
     return table(rows)
+
+
+def _pulls(each: Mapping[str, Any]) -> str:
+    """What is not ordinary of a downlink: who is only loading does not listen yet. Older syncers do not tell."""
+    pulls = each["state"] == "live" and not each.get("listening", True)
+    return "pulls: its downlink does not carry the broadcast" if pulls else ""
 
 
 def _tokens(value: float | None) -> str:
