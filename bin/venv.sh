@@ -27,7 +27,7 @@ venv_sum() {
 # What the first use does and what can be set about it: part of the help of both scripts.
 venv_help() {
     cat <<'TEXT'
-The first use makes .venv in the checkout: about 315 MB of packages are fetched, once, and 1.3 GB of disk are used.
+The first use makes .venv in the checkout: about 340 MB of packages are fetched, once, and 1.5 GB of disk are used.
 
   ZDILOCO_PYTHON=PYTHON        use this Python (3.11 or newer, with its venv module), not the first fit one on PATH
   ZDILOCO_USE_TORCH=installed  use the torch (2.6 or newer) that this Python has, and fetch none; =fetched: the reverse
@@ -161,9 +161,9 @@ venv_make() {
     else
         venv_say "making $venv with $("$python" --version 2>&1) (once; some minutes)"
         if [ "$torch" = installed ]; then
-            venv_say "it fetches about 115 MB of packages, and takes the torch that this Python has"
+            venv_say "it fetches about 140 MB of packages, and takes the torch that this Python has"
         else
-            venv_say "it fetches about 315 MB of packages: torch for CPU 200 MB, the rest 115 MB, unless they are at hand"
+            venv_say "it fetches about 340 MB of packages: torch for CPU 200 MB, the rest 140 MB, unless they are at hand"
         fi
         { rm -rf "$venv" && mkdir "$venv"; } || venv_fail "cannot make $venv anew: look at its owner and rights"
     fi

@@ -6,12 +6,14 @@ left, and clean up, so that the next test starts from nothing. Every wait here h
 
 import functools
 import itertools
+import logging
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 # Before anything loads torch: several torch processes on few cores, and threads that spin, ruin every timing.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +24,9 @@ import pytest
 import zmq
 import zmq.utils.garbage
 
+if TYPE_CHECKING:
+    from zdiloco.chaos.forked import Nursery
+
 hypothesis.settings.register_profile(
     "zdiloco",
     deadline=None,  # shared machines stall; pytest-timeout bounds a test
@@ -31,8 +36,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("zdiloco")
 
-JOIN_LIMIT_S = 3.0
-TERM_LIMIT_S = 5.0
+JOIN_LIMIT_S = 10.0
+TERM_LIMIT_S = 15.0
 TIERS = ("net", "proc", "slow", "wan", "long")  # a test without these marks is pure
 
 _bases = itertools.count(20_000 + os.getpid() % 600 * 16)
@@ -40,6 +45,16 @@ _seconds: dict[str, float] = {}
 _said: list[str] = []
 _left_out: list[str] = []  # what was not run, and why
 _started = time.monotonic()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Nursery]":
+    """What the processes of all stages and labs are forked from; whoever it has started has ended with the session."""
+    from zdiloco.chaos.forked import Nursery
+
+    found = Nursery(tmp_path_factory.mktemp("forks"), module="tests.accept.forks")
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -138,6 +153,16 @@ def no_thread_outlives_the_test() -> Iterator[None]:
             left.append(thread.name)
     if left:
         pytest.fail(f"threads left running: {', '.join(sorted(left))}")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Put back how zdiloco logs: a command sets it up for its process, on the standard error that a test captures."""
+    logger = logging.getLogger("zdiloco")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture

@@ -17,15 +17,18 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 FACE = "zdiloco"  # zdiloco/__init__.py, what users import
 
-CONFIG_USERS = ("cli", "bench", "demo", "api", FACE, "config")
+CONFIG_USERS = ("cli", "bench", "chaos", "demo", "api", FACE, "config")
 FLOORS = {
     "cli": 6.0,
     "bench": 5.8,
+    "chaos": 5.8,
     "demo": 5.7,
     FACE: 5.5,
     "api": 5.4,
     "config": 5.0,
+    "plan": 4.5,
     "node": 4.0,
+    "rundir": 3.5,
     "sim": 4.0,
     "wire": 3.0,
     "whatif": 2.8,

@@ -21,6 +21,7 @@ UNSAFE_OF_TORCH = {"torch.load", "torch.save"}
 UNSAFE_CALLS = {"recv_pyobj", "send_pyobj"}
 # A wait by sleeping is a race that a slow machine loses. Files that must: {"tests/...": "why nothing else will do"}.
 SLEEPS: dict[str, str] = {}
+IGNORE = "# type" + ": ignore"  # in two pieces, or this file would offend
 LEFT_OVER = ("TO" + "DO", "FIX" + "ME", "XX" + "X")  # in two pieces, or this file would offend
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -186,6 +187,16 @@ def bare_excepts(root: pathlib.Path) -> list[str]:
     ]
 
 
+def idle_ignores(root: pathlib.Path) -> list[str]:
+    """Words to the type checker where it does not look: it reads zdiloco/ only."""
+    return [
+        f"{place}:{number}: no checker reads this"
+        for place, text, _ in sources(root, "tests")
+        for number, line in enumerate(text.splitlines(), 1)
+        if IGNORE in line
+    ]
+
+
 def left_over(root: pathlib.Path) -> list[str]:
     """Notes of work not done, in code, scripts, settings and documents."""
     lines = []
@@ -208,6 +219,7 @@ CHECKS = (
     sleeping_tests,
     undocumented,
     bare_excepts,
+    idle_ignores,
     left_over,
 )
 
@@ -237,6 +249,7 @@ OFFENDERS = {
     "undocumented": ("zdiloco/core/a.py", MUTE, "a.py:4: f has no docstring"),
     "undocumented module": ("zdiloco/wire/a.py", "x = 1\n", "a.py:1: the module has no docstring"),
     "bare_excepts": ("zdiloco/a.py", "try: pass\nexcept: pass\n", "zdiloco/a.py:2: bare except"),
+    "idle_ignores": ("tests/a.py", f"x = 1\ny = x  {IGNORE}[misc]\n", "tests/a.py:2: "),
     "left_over": ("docs/a.md", f"one\n{LEFT_OVER[0]} two\n", "docs/a.md:2: "),
 }
 INNOCENT = {

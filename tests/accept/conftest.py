@@ -7,11 +7,20 @@ import pytest
 
 from tests.accept.stage import Stage
 from tests.node.conftest import run_of  # noqa: F401 - a fixture
+from zdiloco.chaos.forked import Nursery
 
 
 @pytest.fixture
-def stage(tmp_path: Path, free_ports: Callable[[int], int]) -> Iterator[Stage]:
-    """A run folder with four ports of its own; whoever still runs at the end is killed."""
+def stage(tmp_path: Path, free_ports: Callable[[int], int], forks: Nursery) -> Iterator[Stage]:
+    """A run folder with four ports of its own, for forks; whoever still runs at the end is killed."""
+    found = Stage(tmp_path, free_ports(4), forks)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def cold_stage(tmp_path: Path, free_ports: Callable[[int], int]) -> Iterator[Stage]:
+    """The same for new programs, as a user starts them."""
     found = Stage(tmp_path, free_ports(4))
     yield found
     found.close()

@@ -77,8 +77,9 @@ def main(run_toml: str, name: str, seed: str, pace_s: str) -> int:
             learner.step(tokens=texts.numel())  # zdiloco's
             losses.append(loss.item())
             asked.wait(float(pace_s))
-    first, last = sum(losses[:20]) / 20, sum(losses[-20:]) / 20
-    say(steps=len(losses), first=first, last=last, tracked=int(model.norm.num_batches_tracked), why=learner.reason)
+    first, last = sum(losses[:2]) / 2, sum(losses[-20:]) / 20  # soon others' work may be in it
+    end, tracked = digest(model), int(model.norm.num_batches_tracked)
+    say(steps=len(losses), first=first, last=last, end=end, tracked=tracked, why=learner.reason)
     return learner.exit_code  # zdiloco's
 
 

@@ -16,20 +16,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.accept.pace import assert_within
+from zdiloco.chaos.forked import Forked, Nursery
 from zdiloco.config import RunConfig, from_tree, to_toml
 from zdiloco.core.ledger import Fates, settle
 from zdiloco.errors import LinkError
-from zdiloco.node.counters import Counters, read_counters
 from zdiloco.node.query import Query
-from zdiloco.node.store import Cut, Store
+from zdiloco.rundir.archive import Cut
+from zdiloco.rundir.counters import Counters, read_counters
+from zdiloco.rundir.store import Store
 
 ROOT = Path(__file__).parent.parent.parent
-LIMIT_S = 40.0
+LIMIT_S = 120.0
 """For whatever a loaded machine may make slow, such as starting a process; not a figure that is claimed."""
-SLOW_MACHINE_S = 240.0
+SLOW_MACHINE_S = 600.0
 """Limit of one whole test; on a quiet machine each takes a few seconds."""
 LEAVE_S = 5.0
 """Whoever is asked to leave has left by then."""
+AT_ONCE_S = 1.0
+"""Whoever is asked twice has."""
+ASKS = 10
+"""So often a syncer that runs is asked for its status, a second each time."""
 BASE: dict[str, dict[str, Any]] = {
     "sync": {
         "sync_period": 8, "num_fragments": 4, "checkpoint_every_s": 0.5, "recover_wait_s": 2.5, "beat_every_s": 0.2,
@@ -41,54 +48,90 @@ BASE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Child:
-    """One process. Standard output and error go to files, so that it never waits for a reader."""
+class Program:
+    """A Python program in a process of its own, as a shell starts it."""
 
-    def __init__(self, folder: Path, label: str, arguments: Sequence[str]) -> None:
-        self._out, self._err = folder / f"{label}.out", folder / f"{label}.err"
-        self.label = label
+    def __init__(self, folder: Path, arguments: Sequence[str], out: Path, errors: Path) -> None:
         environment = {
             **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
         }  # fmt: skip
-        with self._out.open("wb") as out, self._err.open("wb") as err:
+        with out.open("wb") as output, errors.open("wb") as said:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+                stdout=output,
+                stderr=said,
                 env=environment,
                 cwd=folder,
             )
+        self.pid = self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(LIMIT_S)
+
+    def wait(self, limit_s: float) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(limit_s)
+        return None
+
+
+class Child:
+    """One process. Standard output and error go to files, so that it never waits for a reader."""
+
+    def __init__(self, label: str, process: Program | Forked, out: Path, errors: Path) -> None:
+        self.label, self._process = label, process
+        self._out, self._err = out, errors
+        self.pid = process.pid
 
     @property
     def code(self) -> int | None:
         """The exit code; None: it runs; below zero: minus the signal that killed it."""
-        return self._process.poll()
+        return self._process.exit_code
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
-        self._process.send_signal(number)
+        self._process.send(number)
 
     def kill(self) -> None:
         """SIGKILL; returns when it is dead."""
         self._process.kill()
-        self._process.wait(LIMIT_S)
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         """The exit code, once it has ended."""
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(limit_s)
-        raise AssertionError(f"{self.label} has not ended within {limit_s:g} s; it said:\n{self.errors}")
+        code = self._process.wait(limit_s)
+        assert code is not None, f"{self.label} has not ended within {limit_s:g} s; it said:\n{self.errors}"
+        return code
+
+    def leave(self, *numbers: signal.Signals, within_s: float) -> int:
+        """Send these signals; its exit code, once it has ended, which takes so long at most where nothing is busy.
+
+        Of several, all are there when it acts upon the first.
+        """
+        together = len(numbers) > 1
+        for number in (signal.SIGSTOP, *numbers, signal.SIGCONT) if together else numbers:
+            self.send(number)
+        asked_at = time.monotonic()
+        code = self.wait()
+        assert_within(within_s, asked_at)
+        return code
 
     @property
     def errors(self) -> str:
         """Standard error so far."""
-        return self._err.read_text(encoding="utf-8")
+        return self._err.read_text(encoding="utf-8") if self._err.exists() else ""
 
     @property
     def output(self) -> str:
         """Standard output so far."""
-        return self._out.read_text(encoding="utf-8")
+        return self._out.read_text(encoding="utf-8") if self._out.exists() else ""
 
     @property
     def facts(self) -> list[dict[str, Any]]:
@@ -97,10 +140,10 @@ class Child:
 
 
 class Stage:
-    """A folder with its run.toml and everybody who plays there."""
+    """A folder with its run.toml and everybody who plays there: forks of `forks`, or new programs where it is None."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.toml, self.port = folder, folder / "run.toml", port
+    def __init__(self, folder: Path, port: int, forks: Nursery | None = None) -> None:
+        self.folder, self.toml, self.port, self.forks = folder, folder / "run.toml", port, forks
         self._children: list[Child] = []
         self.config = RunConfig()
         (folder / "texts").mkdir()
@@ -129,32 +172,61 @@ class Stage:
 
     def command(self, *arguments: str, label: str = "") -> Child:
         """Start a `zdiloco` command."""
-        return self.start(label or arguments[0], ["-m", "zdiloco.cli", *arguments])
+        name = label or arguments[0]
+        return self._fork(name, arguments) if self.forks else self.start(name, ["-m", "zdiloco.cli", *arguments])
 
     def sync(self, *options: str) -> Child:
         """Start `zdiloco sync`."""
         return self.command("sync", str(self.toml), *options)
 
+    def cold_sync(self) -> Child:
+        """Start `zdiloco sync` as a new program, whose memory is its own from the first byte on."""
+        return self.start("sync", ["-m", "zdiloco.cli", "sync", str(self.toml)])
+
     def learner(self, name: str, *options: str) -> Child:
         """Start `zdiloco learner`."""
         return self.command("learner", str(self.toml), "--name", name, *options, label=f"learner-{name}")
 
-    def script(self, name: str, *, seed: int = 1, pace_s: float = 0.005) -> Child:
-        """Start a user's own script. `pace_s`: how long it rests after each step."""
-        own = self.folder / "own_script.py"
-        shutil.copy(Path(__file__).parent / "own_script.py", own)
-        return self.start(f"script-{name}", [str(own), str(self.toml), name, str(seed), str(pace_s)])
+    def script(self, name: str, *, seed: int = 1, pace_s: float = 0.005, toml: Path | None = None) -> Child:
+        """Start a user's own script. `pace_s`: how long it rests after each step; `toml`: another run.toml."""
+        words = (str(toml or self.toml), name, str(seed), str(pace_s))
+        return self.run(f"script-{name}", self._own("own_script.py"), *words)
 
     def spoiled(self, name: str, fault: str, steps: int, *, seed: int = 9, pace_s: float = 0.005) -> Child:
         """Start a user's script that is broken, as `spoiled_script.py` says, in its first `steps` steps."""
-        for script in ("own_script.py", "spoiled_script.py"):
-            shutil.copy(Path(__file__).parent / script, self.folder / script)
-        own = str(self.folder / "spoiled_script.py")
-        return self.start(f"script-{name}", [own, str(self.toml), name, str(seed), str(pace_s), fault, str(steps)])
+        self._own("own_script.py")
+        words = (str(seed), str(pace_s), fault, str(steps))
+        return self.run(f"script-{name}", self._own("spoiled_script.py"), str(self.toml), name, *words)
 
-    def start(self, label: str, arguments: list[str]) -> Child:
-        """Start a Python process with these arguments."""
-        self._children.append(Child(self.folder, f"{len(self._children)}-{label}", arguments))
+    def held_syncer(self) -> Child:
+        """Start `zdiloco sync` with merges that wait, as `held_syncer.py` says."""
+        return self.start("held", [str(self._own("held_syncer.py")), "sync", str(self.toml)])
+
+    def _own(self, name: str) -> Path:
+        """The script of this name, copied once: who has just been started may be reading it."""
+        own = self.folder / name
+        if not own.exists():
+            shutil.copy(Path(__file__).parent / name, own)
+        return own
+
+    def run(self, label: str, script: Path, *words: str) -> Child:
+        """Start a Python script with these words behind it."""
+        arguments = [str(script), *words]
+        return self._fork(label, arguments) if self.forks else self.start(label, arguments)
+
+    def start(self, label: str, arguments: Sequence[str]) -> Child:
+        """Start a new Python program with these arguments, whatever the others are."""
+        name = f"{len(self._children)}-{label}"
+        out, errors = self.folder / f"{name}.out", self.folder / f"{name}.err"
+        self._children.append(Child(name, Program(self.folder, arguments, out, errors), out, errors))
+        return self._children[-1]
+
+    def _fork(self, label: str, words: Sequence[str], namespace: str = "") -> Child:
+        assert self.forks
+        name = f"{len(self._children)}-{label}"
+        errors = self.folder / f"{name}.err"
+        forked = self.forks.start(name, [str(self.folder), str(errors), namespace, *words], self.folder, free=True)
+        self._children.append(Child(name, forked, forked.log, errors))
         return self._children[-1]
 
     def end(self, *children: Child) -> None:
@@ -171,9 +243,9 @@ class Stage:
 
     # ---- what is seen
 
-    def until(self, condition: Callable[[], Any], what: str, *living: Child) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, *living: Child, limit_s: float = LIMIT_S) -> Any:
         """Wait until a condition holds and return what it said; meanwhile those `living` must live."""
-        ends = time.monotonic() + LIMIT_S
+        ends = time.monotonic() + limit_s
         pause = threading.Event()
         while not (found := condition()):
             for child in living:
@@ -185,9 +257,13 @@ class Stage:
         return found
 
     def status(self) -> dict[str, Any]:
-        """What the syncer answers; empty: nobody does."""
-        with Query(self.config.net) as query, suppress(LinkError):
-            return query.ask(1.0)
+        """What the syncer answers, which may be busy and is asked again while it runs; empty: nobody does."""
+        with Query(self.config.net) as query:
+            for _ in range(ASKS):
+                with suppress(LinkError):
+                    return query.ask(1.0)
+                if not any(child.code is None for child in self._children if child.label.endswith("-sync")):
+                    break
         return {}
 
     def rounds(self) -> int:

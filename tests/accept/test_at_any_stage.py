@@ -4,7 +4,6 @@ Rule: what is slow is made so from outside: a file named `hang` in the folder ma
 """
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +11,14 @@ import pytest
 
 from tests.accept.bad_inputs import DOC
 from tests.accept.mounts import mount_tmpfs, skip_unless_ci, unmount
-from tests.accept.stage import LEAVE_S, SLOW_MACHINE_S, Child, Stage
-from tests.accept.test_signals import AT_ONCE_S, CODES, leave
+from tests.accept.stage import AT_ONCE_S, SLOW_MACHINE_S, Child, Stage
+from tests.accept.test_signals import CODES, leave
 
 pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.slow, pytest.mark.timeout(SLOW_MACHINE_S)]
 HANGS = """
 import pathlib, sys, threading
-from zdiloco.node.disk import Disk
-from zdiloco.node.store import Store
+from zdiloco.rundir.disk import Disk
+from zdiloco.rundir.store import Store
 from zdiloco.cli.main import main
 sync, load = Disk.sync, Store.load
 def hang(what):
@@ -44,15 +43,14 @@ def slow(stage: Stage) -> Stage:
 def hanging(stage: Stage, where: str, *options: str) -> Child:
     """A syncer whose disk hangs in `where`."""
     (stage.folder / "hang").write_text(where)
-    return stage.start("hanging", ["-c", HANGS, "sync", str(stage.toml), *options])
+    script = stage.folder / "hanging.py"
+    script.write_text(HANGS)
+    return stage.run("hanging", script, "sync", str(stage.toml), *options)
 
 
 def at_once(child: Child, number: signal.Signals) -> None:
     """Asked for the second time: it ends now, with 130."""
-    child.send(number)
-    asked_at = time.monotonic()
-    assert child.wait(LEAVE_S) == 130, child.errors
-    assert time.monotonic() - asked_at < AT_ONCE_S
+    assert child.leave(number, within_s=AT_ONCE_S) == 130, child.errors
     assert "Traceback" not in child.errors
 
 

@@ -14,7 +14,9 @@ import torch
 from tests.accept.bad_inputs import DOC, Outcome, Row, pattern_of, rows_of, run_each, run_forked
 from tests.accept.mounts import mount_tmpfs, skip_unless_ci, unmount
 from tests.accept.stage import SLOW_MACHINE_S, Child, Stage
-from zdiloco.node.store import Cut, FragmentCut, Store
+from zdiloco.chaos.forked import Nursery
+from zdiloco.rundir.archive import Cut, FragmentCut
+from zdiloco.rundir.store import Store
 from zdiloco.units import Epoch, Stamp
 
 pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.slow, pytest.mark.timeout(SLOW_MACHINE_S)]
@@ -59,7 +61,7 @@ class Scene:
         bare = {n: row for n, row in numbered.items() if row.section in BARE}
         ended = run_each(bare, stage.folder)  # meanwhile the run begins
         stage.until(lambda: stage.rounds() >= 1, "a round", syncer, learner)
-        (stage.run_dir / "learners" / "damaged.cursor.json").write_text("{")
+        (stage.run_dir / "learners" / f"damaged-000000001-{0:032x}.safetensors").write_text("{")
         ended |= run_forked({n: row for n, row in numbered.items() if n not in ended}, stage.folder)
         self.undisturbed(syncer, learner)
         return ended
@@ -117,12 +119,12 @@ def fill(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(tmp_path_factory: pytest.TempPathFactory, forks: Nursery) -> Iterator[Scene]:
     """The folder of all rows; afterwards whoever still runs is killed."""
     from tests.conftest import free_ports
 
-    find: Callable[[int], int] = free_ports.__wrapped__()  # type: ignore[attr-defined]
-    made = Scene(Stage(tmp_path_factory.mktemp("bad"), find(4)), find(4))
+    find: Callable[[int], int] = free_ports.__wrapped__()
+    made = Scene(Stage(tmp_path_factory.mktemp("bad"), find(4), forks), find(4))
     yield made
     made.stage.close()
     for name in ("sealed", "full"):
@@ -138,6 +140,7 @@ def ended(scene: Scene) -> dict[int, Outcome]:
 
 @pytest.mark.parametrize("number", range(len(ROWS)), ids=[row.what for row in ROWS])
 def test_a_row_holds(number: int, scene: Scene, ended: dict[int, Outcome]) -> None:
+    """What a row says is what the process says; checkpoints that no command takes are among them (D-59)."""
     row, found = scene.real(ROWS[number]), ended[number]
     if any(re.search(r"=(sealed|full)", word) for word in row.words) and not scene.mounted:
         skip_unless_ci()

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from zdiloco.core.machine import Merge, Part, Prepare
 from zdiloco.core.messages import Body, Contribution, InitialOffer, LayoutOffer
 from zdiloco.core.progress import Fate, Held, Intake, LearnerProgress
-from zdiloco.node.learner_body import Incoming, LearnerBody, layout_for
+from zdiloco.node.incoming import IncomingUpdate
+from zdiloco.node.learner_body import LearnerBody, layout_for
 from zdiloco.node.params import MergeParams
-from zdiloco.node.syncer_body import Payload, Published, SyncerBody
+from zdiloco.node.publishing import Published
+from zdiloco.node.syncer_body import Payload, SyncerBody
 from zdiloco.tensor.binding import Binding
 from zdiloco.units import NO_STAMP, ContributionId, Epoch, MemberKey, Stamp
 from zdiloco.wire.bodies import encode_map
@@ -35,14 +37,14 @@ def view(encoded: Tensor) -> memoryview:
 class Pair:
     """A learner and its syncer: the bodies that the nodes use, and the two sides of the progress protocol."""
 
-    def __init__(self, adopt: str, publish_codec: str, codec: str) -> None:
+    def __init__(self, adopt: str, publish_codec: str, codec: str, delta_codec: str) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(64, 24, bias=False)
         self.twin = self.values()
         self._adopts, self._codec = adopt, codec
         layout = layout_for(self.model, 1, "balanced")
         self._learner = LearnerBody(Binding(self.model, layout), codec)
-        self._syncer = SyncerBody(MergeParams(publish_codec=publish_codec))
+        self._syncer = SyncerBody(MergeParams(publish_codec=publish_codec, delta_codec=delta_codec))
         self._progress, self._intake = LearnerProgress(seen=NO_STAMP), Intake()
         body = Body(transfer="x", nbytes=0, chunk_bytes=1024, digest=0)
         offer = LayoutOffer(digest=layout.digest, body=body)
@@ -95,8 +97,9 @@ class Pair:
             fragment=0, stamp=published.stamp, subtract=self._adoption.subtract, restore=(), serial=1, keep=1.0,
             reset=not mine or self._adopts == "overwrite",
         )  # fmt: skip
-        incoming = Incoming("u", published.codec, view(published.value))
-        self._learner.later_prepare(prepare, incoming, self._learner.fragments[0].reference)
+        incoming = IncomingUpdate("u", published.codec, view(published.value), published.digest, published.base)
+        wrong = self._learner.later_prepare(prepare, incoming, self._learner.fragments[0].reference)
+        assert not wrong, wrong
 
     def _adopt(self) -> None:
         self._learner.now_adopt(0, self._adoption.stamp)
@@ -116,9 +119,9 @@ class Work:
         return self._steady * (1 + 0.5 * torch.randn(self._steady.numel(), generator=self._generator))
 
 
-def errors(adopt: str, publish_codec: str, in_flight: int, codec: str) -> list[float]:
+def errors(adopt: str, publish_codec: str, in_flight: int, codec: str, delta_codec: str = "none") -> list[float]:
     """Distance of Theta from the twin after every round, in Euclidean norm."""
-    pair = Pair(adopt, publish_codec, codec)
+    pair = Pair(adopt, publish_codec, codec, delta_codec)
     work = Work(pair.twin.numel())
     found = []
     flying: list[Tensor] = []

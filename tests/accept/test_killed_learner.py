@@ -3,6 +3,7 @@
 import pytest
 
 from tests.accept.stage import SLOW_MACHINE_S, Stage, assert_balanced
+from zdiloco.rundir.audit import audit
 
 pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.timeout(SLOW_MACHINE_S)]
 
@@ -28,11 +29,16 @@ def test_survivors_go_on_and_the_dead_comes_back(stage: Stage) -> None:
 
     stage.until(came_back, "merged work of the one that came back", *everybody, again)
     assert stage.member("victim")["state"] == "live"
+    at_work = audit(stage.run_dir)
+    assert at_work.balanced, (at_work.gaps, at_work.differences)
+    states = sorted((process.key.name, process.state) for process in at_work.books.processes)
+    assert states == [("survivor", "living"), ("victim", "dead"), ("victim", "living")]
     stage.end(again, survivor, syncer)
 
     fates = stage.fates()
     assert len(fates) == 3
     assert_balanced(fates)
+    assert audit(stage.run_dir).balanced
     of_the_dead = fates[f"victim:{dead.key.incarnation:016x}"]
     assert sum(row.merged for row in of_the_dead) > 0
     assert sum(row.left for row in of_the_dead) == 0

@@ -9,9 +9,10 @@ import pytest
 from zdiloco.core.messages import Beat
 from zdiloco.node.learner import LearnerNode
 from zdiloco.node.learner_body import LearnerBody
+from zdiloco.node.publishing import Published
 from zdiloco.node.roads import Arrival
 from zdiloco.node.sockets import Road
-from zdiloco.node.syncer_body import Published, SyncerBody
+from zdiloco.node.syncer_body import SyncerBody
 from zdiloco.units import Stamp
 
 pytestmark = pytest.mark.net
@@ -29,7 +30,8 @@ class Witness:
 
         def merged(body: SyncerBody, *arguments: Any) -> Published:
             published = merge(body, *arguments)
-            self.published[published.fragment, published.stamp] = published.value.numpy().tobytes()
+            state = body.states[published.fragment]  # what is broadcast may be a delta that leads there
+            self.published[published.fragment, published.stamp] = state.value.numpy().tobytes()
             return published
 
         def restamped(body: SyncerBody, *arguments: Any) -> None:
@@ -77,7 +79,7 @@ class Ear:
         self.shut = threading.Event()
         self.missed = 0
         self._receive, self._still = node._roads.receive, still
-        node._roads.receive = self._hear  # type: ignore[method-assign]
+        node._roads.receive = self._hear
 
     def _hear(self, road: Road, most: int) -> Iterator[Arrival | None]:
         for arrival in self._receive(road, most):
@@ -100,11 +102,14 @@ def wait_for_versions(run: Any, more: int) -> None:
     run.until(lambda: all(b >= a + more for a, b in zip(before, versions(run), strict=True)), f"{more} more versions")
 
 
-@pytest.mark.parametrize("still", [(), (Beat,)], ids=["deaf", "hears beats only"])
+@pytest.mark.parametrize(
+    ("still", "delta_codec"), [((), "none"), ((Beat,), "4bit")], ids=["deaf", "hears beats only, deltas"]
+)
 def test_a_learner_that_missed_updates_holds_the_published_bytes(
-    run_of: MakeRun, witness: Witness, still: tuple[type, ...]
+    run_of: MakeRun, witness: Witness, still: tuple[type, ...], delta_codec: str
 ) -> None:
-    run = run_of(sync={"park_after_s": 0.5})  # so long is an answer waited for of one who cannot hear the call
+    # `park_after_s`: so long is an answer waited for of one who cannot hear the call
+    run = run_of(sync={"park_after_s": 0.5}, merge={"delta_codec": delta_codec})
     run.start_syncer()
     good, poor = run.join("good"), run.join("poor", pace_s=0.004)
     run.until(lambda: good.joined.is_set() and poor.joined.is_set(), "both joins")
@@ -130,7 +135,7 @@ def test_a_learner_that_missed_updates_holds_the_published_bytes(
 
 
 def test_a_late_joiner_holds_the_published_bytes(run_of: MakeRun, witness: Witness) -> None:
-    run = run_of()
+    run = run_of(merge={"delta_codec": "int8"})
     run.start_syncer()
     early = run.join("early")
     run.until(early.joined.is_set, "the first join")

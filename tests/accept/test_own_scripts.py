@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.accept.own_script import BATCH, LENGTH, TopicNet, batch
 from tests.accept.stage import SLOW_MACHINE_S, Stage, assert_balanced
-from zdiloco.node.store import Cut
+from zdiloco.rundir.archive import Cut
 from zdiloco.tensor.binding import Binding
 from zdiloco.tensor.layout import Layout
 
@@ -28,7 +28,8 @@ def loss_of(model: nn.Module) -> float:
     return float(torch.stack(losses).mean())
 
 
-def test_two_scripts_train_one_model(stage: Stage) -> None:
+def test_two_scripts_train_one_model(cold_stage: Stage) -> None:
+    stage = cold_stage
     stage.write(run={"target_tokens": TARGET_TOKENS}, sync={"min_quorum": 2})
     syncer = stage.sync()
     scripts = [stage.script("east", seed=1, pace_s=0.001), stage.script("west", seed=2, pace_s=0.002)]

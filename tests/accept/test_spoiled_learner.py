@@ -42,8 +42,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(
     ("fault", "counted", "starts_over"),
-    FAULTS,
-    ids=[fault for fault, _, _ in FAULTS],
+    [pytest.param(*each, id=each[0], marks=pytest.mark.long if each[0] == "infinity" else ()) for each in FAULTS],
 )
 def test_the_others_are_unharmed_and_it_is_merged_again(
     stage: Stage, fault: str, counted: str, starts_over: bool

@@ -18,7 +18,7 @@ TOOLS = (
     *("sh", "bash", "env", "cat", "cksum", "cp", "date", "dirname", "grep", "mkdir", "mv", "readlink", "rm", "sed"),
     *("tail", "touch", "uname"),
 )
-LIMIT_S = 50
+LIMIT_S = 120
 
 FAKE_PYTHON = """#!/bin/sh
 case "$1 $2" in

@@ -1,6 +1,6 @@
 """The scripts are run for real, in a small copy of the checkout, with a Python and a pip of straw: no network.
 
-Rule: what the scripts find is made by `tests/bin/conftest.py`. Only the slow test installs.
+Rule: what the scripts find is made by `tests/bin/conftest.py`. Only the long test installs.
 """
 
 import itertools
@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib.metadata import version
 
 import packaging.requirements
 import packaging.utils
 import pytest
 
+from tests.accept.pace import slowness
 from tests.bin.conftest import (
     BARE_PYTHON,
     GATE,
@@ -73,7 +75,7 @@ def test_first_use_installs_and_later_uses_only_start(fit: Checkout) -> None:
     code, out, err = fit.run()
     assert (code, out) == (0, "PASSIVE: top two words\n")
     assert "Python 3.11.9" in err[0]
-    assert "315 MB" in err[1]
+    assert "340 MB" in err[1]
     venv, torch, rest, own = fit.calls()
     assert venv == "venv"
     assert "--no-deps --no-index torch==" in torch
@@ -86,7 +88,7 @@ def test_first_use_installs_and_later_uses_only_start(fit: Checkout) -> None:
         assert fit.run(OMP_WAIT_POLICY="ACTIVE") == (0, "ACTIVE: top two words\n", [])
         took.append(time.monotonic() - start)
     assert fit.calls() == []
-    assert min(took) < 0.3
+    assert min(took) < 0.3 or min(took) < 0.3 * slowness()
 
 
 def test_it_works_through_links_from_anywhere(fit: Checkout, tmp_path: pathlib.Path) -> None:
@@ -238,8 +240,8 @@ def test_ci_installs_what_is_missing_and_runs_all(checkout: Checkout) -> None:
     assert (code, out) == (0, "CI=true --all\n")
     said = checkout.calls() if os.geteuid() == 0 else err
     shells = ("dash", "busybox", "mksh", "zsh", "shellcheck")
-    assert said[-1].endswith(" ".join(("python3 python3-venv", *shells)))
-    for name in ("python3", *shells):
+    assert said[-1].endswith(" ".join(("python3 python3-venv", *shells, "iproute2")))
+    for name in ("python3", *shells, "ip"):
         checkout.fake(name, "#!/bin/sh\n")
     assert checkout.run("bash", str(checkout.root / ".ci" / "run")) == (0, "CI=true --all\n", [])
 
@@ -261,6 +263,26 @@ def test_the_lock_holds_what_pyproject_asks_for() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.beside
+@pytest.mark.skipif(
+    not (pathlib.Path(sys.prefix) / ".zdiloco").exists() and not os.environ.get("CI"),
+    reason="these tests run in an environment that bin/test has not made",
+)
+def test_the_first_use_of_this_checkout_left_a_whole_environment() -> None:
+    """CI runs on a fresh checkout, so that is a real first use: pip finds it sound, every pinned version is there."""
+    subprocess.run([sys.executable, "-m", "pip", "check"], check=True, capture_output=True, timeout=LIMIT_S)
+    missing = [f"{each.name}{each.specifier}" for each in pinned() if not each.specifier.contains(version(each.name))]
+    assert missing == []
+
+
+def pinned() -> list[packaging.requirements.Requirement]:
+    """What requirements.lock pins for this machine."""
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line.partition(";")[0]]
+    each = [packaging.requirements.Requirement(line) for line in lines if not line.startswith("#")]
+    return [one for one in each if one.marker is None or one.marker.evaluate()]
+
+
+@pytest.mark.long
 @pytest.mark.beside
 @pytest.mark.timeout(900)
 def test_a_real_first_use(tmp_path: pathlib.Path) -> None:
@@ -285,6 +307,4 @@ def test_a_real_first_use(tmp_path: pathlib.Path) -> None:
     command = [python, "-m", "pip", "list", "--format=freeze"]
     frozen = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=60)
     have = {line.partition("+")[0] for line in frozen.stdout.splitlines()}
-    pinned = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line.partition(";")[0]]
-    here = [packaging.requirements.Requirement(line) for line in pinned if not line.startswith("#")]
-    assert {f"{each.name}{each.specifier}" for each in here if each.marker is None or each.marker.evaluate()} <= have
+    assert {f"{each.name}{each.specifier}" for each in pinned()} <= have
