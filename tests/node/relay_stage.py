@@ -101,9 +101,7 @@ class Upstream(End):
     def update(self, fragment: int, version: int, payload: bytes, *, full: bool = False) -> Update:
         """Hold a state, and say how it would be announced."""
         body = self.box.add(f"{'full' if full else 'update'}/{fragment}/{version}", payload, CHUNK)
-        return Update(
-            fragment=fragment, stamp=Stamp(EPOCH, version), full=full, codec="bf16", value_bytes=1, body=body
-        )
+        return Update(fragment=fragment, stamp=Stamp(EPOCH, version), full=full, codec="bf16", value_bytes=1, body=body)
 
     def publish(self, update: Update, *, lost: Callable[[int], bool] = lambda index: False) -> None:
         """Broadcast an update; the chunks that `lost` names are not sent."""

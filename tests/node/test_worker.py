@@ -1,5 +1,6 @@
 """The worker and the wake: order, bounds, and a loud end."""
 
+import os
 import select
 import threading
 
@@ -108,3 +109,17 @@ def test_a_full_wake_says_that_the_network_thread_is_dead() -> None:
     with pytest.raises(MachineError, match="network thread"):
         wake.post(lambda: None)
     wake.close()
+
+
+def test_a_post_that_meets_the_close_writes_into_nobody_elses_file() -> None:
+    """The number of a closed pipe is given to the next file, a socket's perhaps, at once."""
+    wake = Wake()
+    number = wake._write.fileno()
+    wake.close()
+    reading, writing = os.pipe()
+    os.dup2(writing, number)
+    wake._closed = False  # what a poster saw that looked just before the close
+    wake.post(lambda: None)
+    assert not select.select([reading], [], [], 0.0)[0]
+    for each in {reading, writing, number}:
+        os.close(each)

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 
 from zdiloco.errors import MachineError
 
@@ -24,9 +25,10 @@ class Wake:
         self._jobs: deque[Job] = deque()
         self._capacity = capacity
         self._closed = False
-        self._read, self._write = os.pipe()
+        self._read, write = os.pipe()
+        self._write = FileIO(write, "w")  # knows itself that it is closed: a bare number may be somebody else's by then
         os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
+        os.set_blocking(write, False)
 
     def fileno(self) -> int:
         """The descriptor that becomes readable when something was posted."""
@@ -39,8 +41,8 @@ class Wake:
         if len(self._jobs) >= self._capacity:
             raise MachineError(f"{self._capacity} jobs wait for the network thread; it does not run any more")
         self._jobs.append(job)  # deque.append is atomic
-        with suppress(BlockingIOError, OSError):  # a full pipe has woken the reader already; a closed one needs none
-            os.write(self._write, b"\0")
+        with suppress(OSError, ValueError):  # a closed pipe needs none; a full one has woken the reader already
+            self._write.write(b"\0")
 
     def drain(self) -> list[Job]:
         """Take what was posted so far; called by the network thread only."""
@@ -57,4 +59,4 @@ class Wake:
         if not self._closed:
             self._closed = True
             os.close(self._read)
-            os.close(self._write)
+            self._write.close()
