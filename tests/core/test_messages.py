@@ -31,6 +31,7 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("Report", "unmerged_tokens", -0.1, "Report.unmerged_tokens"),
     ("Report", "unmerged_tokens", NAN, "Report.unmerged_tokens is nan"),
     ("Report", "dropped_tokens", NAN, "Report.dropped_tokens"),
+    ("Heartbeat", "codec_why", "w" * 513, "Heartbeat.codec_why has more than 512"),
     ("Heartbeat", "epoch", Epoch(BIG, 0), "Heartbeat holds the epoch"),
     ("Contribution", "fragment", -1, "Contribution.fragment"),
     ("Contribution", "fragment", 513, "Contribution.fragment"),

@@ -23,12 +23,15 @@ def test_a_learner_may_change_its_codec_between_contributions(
     choice = node_of(trainer).machine.outflow.codec
     assert choice is not None
     for codec in ("int8", *LADDER, *reversed(LADDER)):
-        choice.codec = codec
+        choice.codec, choice.why = codec, f"the test wants {codec}"
         run.until(lambda codec=codec: syncer.machine.fleet.members["a"].codec == codec, codec)
         rounds = syncer.machine.rounds
         run.until(lambda rounds=rounds: syncer.machine.rounds > rounds + 4, "rounds with it")
     [shown] = [learner for learner in status_of(syncer)["learners"] if learner["name"] == "a"]
     assert shown["codec"] == codec
+    why = f"the test wants {codec}"
+    run.until(lambda: syncer.machine.fleet.members["a"].codec_why == why, "the reason, with a heartbeat")
+    assert status_of(syncer)["learners"][0]["codec_why"] == why
     assert node_of(trainer)._acts._meter.bytes_s > 0.0, "the link is measured"
     assert not syncer.machine.intakes.refused.get("layout")
     trainer.stop()

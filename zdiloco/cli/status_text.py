@@ -99,7 +99,7 @@ def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
                 each.get("codec") or "-",
                 _tokens(each["merged_tokens"]),
                 f"{each['last_seen_s']:.1f} s ago",
-                "; ".join(text for text in (each["why"], each["behind"], _pulls(each)) if text),
+                "; ".join(text for text in (each["why"], each["behind"], _pulls(each), _changed(each)) if text),
             )
         )
     return table(rows)
@@ -109,6 +109,12 @@ def _pulls(each: Mapping[str, Any]) -> str:
     """What is not ordinary of a downlink: who is only loading does not listen yet. Older syncers do not tell."""
     pulls = each["state"] == "live" and not each.get("listening", True)
     return "pulls: its downlink does not carry the broadcast" if pulls else ""
+
+
+def _changed(each: Mapping[str, Any]) -> str:
+    """Why its codec is no longer the one it began with. Older syncers do not tell."""
+    why = each.get("codec_why")
+    return f"codec changed: {why}" if why else ""
 
 
 def _tokens(value: float | None) -> str:

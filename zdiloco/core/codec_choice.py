@@ -23,10 +23,10 @@ SAMPLES = 4
 
 
 class CodecChoice:
-    """The choice of one learner. `codec`: the one in use."""
+    """The choice of one learner. `codec`: the one in use; `why`: the reason of its last change, empty before."""
 
     def __init__(self) -> None:
-        self.codec = LADDER[1]
+        self.codec, self.why = LADDER[1], ""
         self._values = 0.0
         self._encode_s = Average(0.25)
         self._bytes_s = 0.0
@@ -73,7 +73,8 @@ class CodecChoice:
         self._rest = min(2 * self._rest, MOST_REST_PERIODS) if turned else self._rest
         before, self.codec = self.codec, codec
         self._changed_at, self._samples, self._was_finer = step, 0, finer
-        return (
+        self.why = (
             f"at {8e-6 * self._bytes_s:.3g} Mbit/s a period of {period_s:.3g} s needs {self.needs_s(before):.3g} s of "
             f"link and encoding in {before}, {self.needs_s(codec):.3g} s in {codec}"
         )
+        return self.why

@@ -132,9 +132,11 @@ def hello_of(learner: "LearnerMachine") -> Hello:
 
 def heartbeat_of(learner: "LearnerMachine") -> Heartbeat:
     """A learner's sign of life."""
+    choice = learner.outflow.codec
     return Heartbeat(
-        epoch=NO_EPOCH if learner.watching else learner.epoch, listening=learner.inflow.downlink.listening
-    )
+        epoch=NO_EPOCH if learner.watching else learner.epoch, listening=learner.inflow.downlink.listening,
+        codec_why=choice.why if choice else "",
+    )  # fmt: skip
 
 
 def report_of(learner: "LearnerMachine") -> Report:

@@ -107,6 +107,7 @@ class Member:
     merged_tokens: float = 0.0
     rounds: int = 0
     codec: str = ""
+    codec_why: str = ""
     staleness: Average = field(default_factory=lambda: Average(0.125))
     refused: dict[str, int] = field(default_factory=dict)
     remarks: dict[str, int] = field(default_factory=dict)

@@ -75,13 +75,15 @@ class Report:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat:
     """A learner lives, whatever its training thread does. `epoch` is the highest one it has seen; `listening`: it takes
-    the bodies of updates from the broadcast, and does not pull them."""
+    the bodies of updates from the broadcast, and does not pull them; `codec_why`: why it has changed its codec last."""
 
     epoch: Epoch
     listening: bool = True
+    codec_why: str = ""
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
+        check_text(self, codec_why=MAX_TEXT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

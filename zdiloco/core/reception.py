@@ -130,8 +130,8 @@ class Reception:
         return actions + self.syncer.waiting.look()
 
     def lives(self, member: Member, message: Heartbeat) -> list[SyncerAction]:
-        """A member says that it lives, and whether it listens, for the status."""
-        member.listening = message.listening
+        """A member says that it lives; whether it listens and why its codec has changed is for the status."""
+        member.listening, member.codec_why = message.listening, message.codec_why
         return []
 
     def hello(self, key: MemberKey, hello: Hello, now: float) -> list[SyncerAction]:

@@ -104,6 +104,7 @@ def _learner(machine: SyncerMachine, member: Member, now: float) -> dict[str, An
         "staleness": member.staleness.value,
         "rounds": member.rounds,
         "codec": member.codec,
+        "codec_why": member.codec_why,
         "trained_tokens": member.trained_tokens,
         "merged_tokens": member.merged_tokens,
         "unmerged_tokens": member.unmerged_tokens,
