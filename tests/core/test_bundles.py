@@ -221,6 +221,24 @@ def test_a_member_that_becomes_void_ends_the_bundle_whole(void: Callable[[Syncer
     syncer.audit()
 
 
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_member_that_says_hello_again_is_not_awaited_in_a_bundle(looked_at: bool) -> None:
+    """Its relay may be gone, with the bundle; what is here already needs no relay."""
+    syncer = Syncer()
+    for key in (ANN, BOB):
+        syncer.offer(key)
+    bundle = syncer.taken(ANN, BOB)
+    if looked_at:
+        syncer.tell(m.Fetched(key=RELAY, message=bundle))
+    syncer.joins(BOB)
+    assert syncer.refused() == ([] if looked_at else ["broken"])
+    assert set(syncer.awaited()) == ({RELAY} if looked_at else {ANN, BOB})
+    if looked_at:
+        late = syncer.tell(m.Screened(id=bundle_id(RELAY, bundle), reason="", norm=1.0, values=1.0))
+        assert acks(late) == {"ann": 1, "bob": 1}
+    syncer.audit()
+
+
 def test_a_bundle_said_twice_is_one_bundle() -> None:
     syncer = Syncer()
     for key in (ANN, BOB):

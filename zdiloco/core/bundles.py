@@ -171,6 +171,13 @@ class Bundles:
         """Its body was given up, or cannot be one."""
         return self._end(bundle_id(key, message), Unbundling.BODY, reason)
 
+    def hello(self, key: MemberKey) -> list[SyncerAction]:
+        """A member says hello again: what it is reached by was away, perhaps the relay itself with all its bundles. Its
+        own bodies are awaited, which are kept wherever it is."""
+        inside = [one.bundle for place, one in self.intakes.incoming.items() if place[0] == key and one.bundle]
+        ids = [id_ for id_ in inside if not self.coming[id_].fetched]
+        return [action for id_ in ids for action in self.broken(id_, f"{key.name} has said hello again")]
+
     def broken(self, id_: ContributionId, why: str) -> list[SyncerAction]:
         """One in it has become void while it was awaited."""
         return self._end(id_, Unbundling.BROKEN, why)

@@ -225,6 +225,7 @@ class Reception:
         if not known:
             why = f"member {member.order} of epoch {self.syncer.epoch.counter}"
             actions.append(Note(what=f"{key.name} joins", why=why))
+        actions += self.syncer.intakes.bundles.hello(key)
         welcome = Welcome(
             epoch=self.syncer.epoch,
             run_id=self.syncer.run_id,
