@@ -1,15 +1,18 @@
 """A relay that merges between ends that the test plays: what it withholds, what it passes on, what it lets go."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from tests.node.relay_stage import CHUNK, EPOCH, Client, MakeStage, Stage
+from tests.node.relay_stage import CHUNK, EPOCH, LIMIT_S, Client, MakeStage, Stage
+from zdiloco.core import bundling
 from zdiloco.core.machine import SYNCER
-from zdiloco.core.messages import Ack, Bundle, Contribution, Heartbeat, Status, StatusQuery, Unbundled
+from zdiloco.core.messages import Ack, Bundle, Contribution, Decline, Heartbeat, Status, StatusQuery, Unbundled
 from zdiloco.core.params import SyncParams
 from zdiloco.node.params import MergeParams
 from zdiloco.node.premerge import Premerge, Terms
@@ -84,6 +87,22 @@ class Alone:
         """The syncer gives credit for a contribution."""
         credit = Credit(transfer=message.body.transfer, upto=message.body.nbytes, received=0)
         self.stage.upstream.roads.send(learner.client.key, credit)
+
+    @contextmanager
+    def held_up(self) -> Iterator[threading.Event]:
+        """The worker does nothing within it. The event is set when its answers to all of that are heard."""
+        goes_on, heard = threading.Event(), threading.Event()
+        worker, wake = self.premerge._worker, self.stage.relay.wake
+
+        def hold_up() -> None:
+            goes_on.wait(LIMIT_S)
+
+        worker.submit(hold_up)
+        try:
+            yield heard
+        finally:
+            worker.submit(lambda: wake.post(heard.set))
+            goes_on.set()
 
     def came(self, learner: Learner, message: Contribution) -> bool:
         """Whether all of it has come to the syncer under its learner's name."""
@@ -194,3 +213,48 @@ def test_one_alone_comes_by_itself_from_the_relay(alone_of: Callable[..., Alone]
     scene.until(lambda: scene.came(learner, message), "its bytes")
     assert scene.stage.upstream.heard_of(Bundle) == []
     assert scene.premerge.kept_bytes == message.body.nbytes, "the syncer has not said what became of it"
+
+
+@pytest.mark.parametrize("nothing", [{"steps": 0}, {"tokens": 0}], ids=["no steps", "no tokens"])
+def test_what_nobody_can_have_trained_is_not_merged_under_the_name_of_what_is_awaited(
+    alone_of: Callable[..., Alone], nothing: dict[str, int]
+) -> None:
+    scene = alone_of("abc")
+    upstream, fragment = scene.stage.upstream, small(scene.layout)
+    said = [(learner, learner.contribute(fragment, 2)) for learner in scene.learners]
+    liar, message = said[0]
+    liar.client.say(replace(message, seq=3, **nothing))
+    scene.stage.until(lambda: len(upstream.heard_of(Contribution)) == 5, "every word, before any bytes")
+    for one in said:
+        scene.ask(*one)
+    liar.client.say(Decline(fragment=fragment, version=4, reason="it has done enough", eta_s=0.0))
+    scene.until(lambda: all(scene.came(*one) for one in said), "the bytes of all, each by itself")
+    assert upstream.heard_of(Bundle) == []
+
+
+def test_a_look_at_bytes_that_are_gone_says_nothing_of_the_same_words_said_again(
+    alone_of: Callable[..., Alone],
+) -> None:
+    scene = alone_of("a")
+    (learner,), upstream = scene.learners, scene.stage.upstream
+    place = (learner.client.key, small(scene.layout))
+
+    def stage() -> bundling.Stage | None:
+        entry = scene.premerge.bundling.entries.get(place)
+        return entry.stage if entry else None
+
+    def received() -> int:
+        return max((credit.received for _, credit in learner.client.heard_of(Credit)), default=0)
+
+    with scene.held_up() as heard:
+        message = learner.contribute(place[1], 2)
+        scene.until(lambda: received() == message.body.nbytes, "the word that its bytes are here")
+        for word in (replace(message, seq=1), message):
+            learner.client.say(word)
+        scene.stage.until(lambda: len(upstream.heard_of(Contribution)) == 4, "every word, but no bytes")
+    assert heard.wait(LIMIT_S)
+    assert stage() is bundling.Stage.COMING
+    learner.box.forget_peer(SYNCER)  # what it has sent was let go
+    scene.until(lambda: stage() is bundling.Stage.READY, "its bytes once more")
+    scene.ask(learner, message)
+    scene.until(lambda: scene.came(learner, message), "its bytes from the relay")

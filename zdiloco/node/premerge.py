@@ -26,7 +26,7 @@ from zdiloco.core.messages import (
     Unbundled,
 )
 from zdiloco.core.params import SyncParams
-from zdiloco.core.weights import weight_of
+from zdiloco.core.weights import implausible, weight_of
 from zdiloco.errors import PeerError
 from zdiloco.node.params import MergeParams
 from zdiloco.node.premerge_layout import LayoutOfRun
@@ -138,8 +138,8 @@ class Premerge:
             self._arrived(place)
 
     def _fragment(self, message: Contribution, now: float) -> Fragment | None:
-        """The fragment of a contribution that can be looked at here; None: it is none, or nothing is known yet."""
-        if self.off:
+        """The fragment of a contribution that can be merged here; None: it cannot be, or nothing is known yet."""
+        if self.off or implausible(message, self.terms.sync):  # its weight need not even be a number
             return None
         fragment = self.layout.fragment(message.fragment, now)
         if fragment is None or message.codec not in NAMES:
@@ -174,17 +174,16 @@ class Premerge:
 
         def work() -> None:
             found = screen(data, codec=get_codec(message.codec), numel=fragment.numel, cuts=fragment.offsets)
-            self.relay.wake.post(partial(self._looked_at, place, message, found, fragment.is_buffers))
+            self.relay.wake.post(partial(self._looked_at, place, body, found, fragment.is_buffers))
 
         self._worker.submit(work)
 
-    def _looked_at(self, place: b.Place, message: Contribution, found: Screened, is_buffers: bool) -> None:
-        body = self._bodies.get(place)
-        if body is None or body.message != message:
+    def _looked_at(self, place: b.Place, body: _Body, found: Screened, is_buffers: bool) -> None:
+        if self._bodies.get(place) is not body:  # the same words may have come again since, and their bytes not yet
             return
         body.squares, body.norm = found.squares, 0.0 if is_buffers else found.norm
         sound = found.reason is None and (is_buffers or found.norm > 0.0)
-        self._do(self.bundling.looked_at(place[0], message, sound=sound))
+        self._do(self.bundling.looked_at(place[0], body.message, sound=sound))
 
     def gone(self, key: MemberKey) -> None:
         """The lane of a learner is closed."""
