@@ -1,5 +1,6 @@
 """A relay that merges between ends that the test plays: what it withholds, what it passes on, what it lets go."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -258,3 +259,21 @@ def test_a_look_at_bytes_that_are_gone_says_nothing_of_the_same_words_said_again
     scene.until(lambda: stage() is bundling.Stage.READY, "its bytes once more")
     scene.ask(learner, message)
     scene.until(lambda: scene.came(learner, message), "its bytes from the relay")
+
+
+def test_for_what_a_bundle_is_refused_is_in_the_log_once(
+    alone_of: Callable[..., Alone], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "zdiloco.node.relay")
+    scene = alone_of("a")
+    asker, _ = scene.stage.upstream.heard_of(StatusQuery)[0]
+    for number, reason in enumerate(("weight", "weight", "norm", "weight", "no word of ours"), 1):
+        refusal = Unbundled(fragment=0, number=number, reason=reason, text="a weighs 1 here, and 2 in the bundle")
+        scene.stage.upstream.roads.send(asker, refusal)
+
+    def said() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "is refused" in record.getMessage()]
+
+    scene.until(lambda: len(said()) == 5, "all of them")
+    assert [record.levelname for record in said()] == ["INFO", "DEBUG", "INFO", "DEBUG", "DEBUG"]
+    assert "a weighs 1 here" in said()[0].getMessage()

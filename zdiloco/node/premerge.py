@@ -90,6 +90,7 @@ class Premerge:
         self._places: dict[tuple[MemberKey, str], b.Place] = {}
         self._numbers: dict[str, int] = {}
         self._epoch: Any = None
+        self._unheard_of: set[str] = {*Unbundling} - {Unbundling.OFF}
         self._worker = Worker("zdiloco-premerge", relay.fail)
 
     @property
@@ -222,7 +223,9 @@ class Premerge:
             if message.reason == Unbundling.OFF and not self.off:
                 self.off = True
                 log.warning("relay merges nothing: the syncer refuses it why=%r", message.text)
-            log.debug("bundle %d is refused why=%r", message.number, f"{message.reason}: {message.text}")
+            level = logging.INFO if message.reason in self._unheard_of else logging.DEBUG  # each reason is said once
+            self._unheard_of.discard(message.reason)
+            log.log(level, "bundle %d is refused why=%r", message.number, f"{message.reason}: {message.text}")
             self._do(self.bundling.failed(message.number))
         elif isinstance(message, Credit):
             self._serve(message, now)
