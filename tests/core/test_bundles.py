@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.core.bundle_syncer import BUNDLE_BYTES, NBYTES, PARAMS, RELAY, Syncer, acks, audit, merges
-from tests.core.chatter import P, SyncerChatter
+from tests.core.bundle_syncer import BUNDLE_BYTES, NBYTES, PARAMS, RELAY, Syncer, acks, merges
 from tests.core.samples import ANN, BOB, EVE
 from zdiloco.core import machine as m
 from zdiloco.core import messages as w
 from zdiloco.core.bundles import bundle_id
-from zdiloco.core.weights import weight_of
 from zdiloco.units import MemberKey
 
 
@@ -84,6 +82,21 @@ def of_a_member_of_another_bundle(syncer: Syncer) -> w.Bundle:
     return syncer.bundle(ANN, BOB, number=2)
 
 
+def under_the_name_of_one_that_is_awaited(syncer: Syncer) -> w.Bundle:
+    first = syncer.taken(ANN, BOB)
+    syncer.offer(EVE)
+    syncer.said.clear()
+    return syncer.bundle(EVE, number=2, body=replace(first.body, digest=8))
+
+
+def under_the_name_of_one_that_is_here(syncer: Syncer) -> w.Bundle:
+    first = syncer.taken(ANN, BOB)
+    syncer.here(first)
+    syncer.offer(EVE)
+    syncer.said.clear()
+    return syncer.bundle(EVE, number=2, body=first.body)
+
+
 def where_none_are_taken(syncer: Syncer) -> w.Bundle:
     syncer.machine.intakes.bundles.allowed = False
     return syncer.bundle(ANN, BOB)
@@ -115,6 +128,8 @@ CASES: dict[str, tuple[str, Callable[[Syncer], w.Bundle]]] = {
     "its body is here": ("member", of_a_member_whose_body_is_here),
     "it is held": ("member", of_a_member_that_is_held),
     "it is in another bundle": ("member", of_a_member_of_another_bundle),
+    "its name is that of one that is awaited": ("broken", under_the_name_of_one_that_is_awaited),
+    "its name is that of one that is here": ("broken", under_the_name_of_one_that_is_here),
     "no such fragment": ("member", lambda syncer: syncer.bundle(ANN, BOB, fragment=9)),
     "another weight": ("weight", changed(weight=1001.0)),
     "no norm": ("norm", changed(norm=0.0)),
@@ -139,6 +154,17 @@ def test_what_is_refused_changes_nothing(case: str) -> None:
     syncer.hear(RELAY, bundle)
     assert syncer.refused() == [reason]
     assert (syncer.machine.intakes.used_bytes, syncer.awaited()) == (used, awaited)
+
+
+def test_a_name_that_is_free_again_may_be_used() -> None:
+    syncer = Syncer()
+    for key in (ANN, BOB, EVE):
+        syncer.offer(key)
+    first = syncer.taken(ANN, BOB)
+    syncer.tell(m.FetchLost(key=RELAY, message=first, reason="no progress for 30 s"))
+    again = syncer.bundle(ANN, EVE, number=2, body=first.body)
+    assert m.Fetch(key=RELAY, message=again) in syncer.hear(RELAY, again)
+    syncer.audit()
 
 
 def test_a_learner_cannot_speak_for_others() -> None:
@@ -348,58 +374,3 @@ def test_one_that_is_clipped_at_close_has_all_in_its_bundle_clipped_alike() -> N
     assert {entry.name: entry.tokens for entry in merge.merged} == {"ann": 100, "bob": 100, "eve": 100}
     remarks = [passed.remark for _, passed in syncer.machine.intakes.in_merge[0]]
     assert remarks == ["clipped", "clipped", None]
-
-
-class BundleChatter(SyncerChatter):
-    """A syncer among learners that say anything, and a relay that bundles what is awaited of them, or nearly."""
-
-    def begin(self) -> None:
-        super().begin()
-        self.machine.intakes.bundles.allowed = True
-        self.number = 0
-
-    def event(self) -> Any:
-        bundle = self.bundle() if self.rng.random() < 0.4 else None
-        return super().event() if bundle is None else m.Received(key=RELAY, message=bundle)
-
-    def answer(self, action: Any) -> Any:
-        """Most bodies of contributions take their time."""
-        late = isinstance(action, m.Fetch) and isinstance(action.message, w.Contribution) and self.rng.random() < 0.9
-        return None if late else super().answer(action)
-
-    def bundle(self) -> w.Bundle | None:
-        fragment, intakes = self.rng.randrange(P), self.machine.intakes
-        offered = [(key, one.message) for (key, place), one in intakes.incoming.items() if place == fragment]
-        members = tuple(
-            w.Bundled(
-                *key, said.seq, said.after, said.steps, said.tokens + (self.rng.random() < 0.02), self.some(1.0, 1.5),
-                weight_of(said, intakes.params),
-            )
-            for key, said in offered if self.rng.random() < 0.9
-        )  # fmt: skip
-        if not members:
-            return None
-        self.number += self.rng.random() < 0.9  # now and then the number of another one is said again
-        body = w.Body(transfer=f"b/{self.now}", nbytes=self.some(500, 9000), chunk_bytes=1 << 16, digest=0)
-        return w.Bundle(
-            fragment=fragment, number=max(1, self.number), method="rda", codec="fp32", members=members, body=body
-        )
-
-
-def test_among_all_that_is_said_bytes_and_members_stay_accounted_for(say: Callable[[str], None]) -> None:
-    taken, refused = 0, dict[str, int]()
-    for seed in range(20):
-        chatter = BundleChatter(seed)
-        for turn in range(300):
-            chatter.turn()
-            bundles = chatter.machine.intakes.bundles
-            try:
-                audit(chatter.machine)
-            except AssertionError as fault:
-                raise AssertionError(f"seed {seed}, turn {turn}") from fault
-        taken += bundles.counts["taken"]
-        for reason, count in bundles.refused.items():
-            refused[reason] = refused.get(reason, 0) + count
-    say(f"{taken} bundles held, refused {refused}")
-    assert taken > 10
-    assert {"member", "body"} <= set(refused)

@@ -43,7 +43,7 @@ class Unbundling(StrEnum):
     BODY = "body"
     """Its bytes did not come through, or are not what they must be."""
     BROKEN = "broken"
-    """One in it has become void before it was whole."""
+    """One in it has become void before it was whole; or its number or its name is still that of another one."""
 
 
 @dataclass(slots=True)
@@ -107,6 +107,8 @@ class Bundles:
             return Unbundling.OFF, "this run takes no bundles (relay.premerge is false where its syncer runs)"
         if bundle_id(key, message) in self._looked_at:
             return Unbundling.BROKEN, "the last one of this number has ended, and its bytes are still looked at"
+        if self._in_use(key, message.body.transfer):
+            return Unbundling.BROKEN, f"another one of this relay has the transfer name {message.body.transfer!r}"
         if not running or message.fragment >= len(intakes.desk.fragments) or intakes.fleet.find(key) is not None:
             return Unbundling.MEMBER, "there is no such fragment, or nothing is merged now, or a learner says so"
         for member in message.members:
@@ -118,6 +120,12 @@ class Bundles:
         if intakes.used_bytes + need > intakes.params.budget_bytes:
             return Unbundling.BUDGET, f"no room for {need} bytes beside what they stand for (sync.budget_bytes)"
         return self._clipped(message, now)
+
+    def _in_use(self, key: MemberKey, transfer: str) -> bool:
+        """Whether a bundle of this relay that is awaited or here has this name: with one of them both would go."""
+        known = [(id_.key, coming.message) for id_, coming in self.coming.items()]
+        known += [(id_.key, whole.message) for id_, whole in self.whole.items()]
+        return any(other == key and message.body.transfer == transfer for other, message in known)
 
     def _against_one(self, member: Bundled, message: Bundle) -> tuple[Unbundling, str] | None:
         desk = self.intakes.desk.fragments[message.fragment]
