@@ -16,6 +16,7 @@ import msgspec
 
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
+from zdiloco.knobs import shown
 from zdiloco.node.params import CheckpointParams, MergeParams, NetParams, RelayParams, RunParams
 from zdiloco.train.params import TaskParams
 
@@ -44,7 +45,6 @@ SECTIONS: Mapping[str, type] = get_type_hints(RunConfig)
 MAX_BITS = 1024
 MAX_BYTES = 2**18
 """Most bytes of a run.toml: a file that is larger is something else."""
-MAX_SHOWN = 100
 
 
 class Key(NamedTuple):
@@ -188,15 +188,6 @@ def _nearest(path: str) -> str:
     elsewhere = [k.path for k in keys if k.name == name]
     near = elsewhere or difflib.get_close_matches(path, [k.path for k in keys], 1, 0.0)
     return f"; did you mean {near[0]}?"
-
-
-def shown(value: object) -> str:
-    """A wrong value as it may stand in one line."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no number of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _type_name(hint: Any) -> str:

@@ -14,6 +14,19 @@ def knob(default: Any, doc: str, unit: str = "") -> Any:
     return field(default=default, metadata={"doc": doc, "unit": unit})
 
 
+MAX_SHOWN = 100
+"""Characters of a wrong value that are shown."""
+
+
+def shown(value: object) -> str:
+    """A wrong value as it may stand in one line."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
 def plain(number: float) -> str:
     """A bound as people write it: whole numbers without point or exponent."""
     return str(int(number)) if number == int(number) else repr(number)
@@ -24,7 +37,7 @@ def check_knobs(owner: object, section: str, **bounds: tuple[float, float]) -> N
     for name, (low, high) in bounds.items():
         value = getattr(owner, name)
         if not low <= value <= high:
-            raise ConfigError(f"{section}.{name} is {value}; allowed is {plain(low)} to {plain(high)}")
+            raise ConfigError(f"{section}.{name} is {shown(value)}; allowed is {plain(low)} to {plain(high)}")
 
 
 def check_choices(owner: object, section: str, **choices: tuple[str, ...]) -> None:

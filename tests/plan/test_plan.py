@@ -1,5 +1,6 @@
 """The arithmetic of a plan, beside the simulator that runs the real machines, and against sums made by hand."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -175,6 +176,14 @@ def test_a_plan_stands_beside_what_a_run_measured() -> None:
 def test_a_region_that_cannot_be_is_named(text: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         region_of(text, Region(name="usual"))
+
+
+@pytest.mark.parametrize("wrong", [{"learners": 10**400}, {"rtt_s": math.inf}, {"loss": math.nan}], ids=" ".join)
+def test_a_number_beyond_all_bounds_is_named(wrong: dict[str, float]) -> None:
+    (key,) = wrong
+    with pytest.raises(ConfigError, match=f"region far: {key} is .* allowed is") as caught:
+        replace(Region(name="far"), **wrong)
+    assert len(str(caught.value)) < 200
 
 
 def test_a_region_takes_what_it_leaves_out_from_the_usual_one() -> None:

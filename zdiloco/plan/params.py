@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
+from zdiloco.knobs import shown
 from zdiloco.node.params import CheckpointParams, MergeParams, NetParams, RelayParams
 
 GBIT = 1e9 / 8
@@ -37,8 +38,8 @@ class Region:
             raise ConfigError(f"a region is named {self.name!r}; a name has no spaces in it")
         for key, (low, high) in _BOUNDS.items():
             value = getattr(self, key)
-            if not (math.isfinite(value) and low <= value <= high):
-                raise ConfigError(f"region {self.name}: {key} is {value:g}; allowed is {low:g} to {high:g}")
+            if not low <= value <= high:  # nor NaN, nor infinity
+                raise ConfigError(f"region {self.name}: {key} is {shown(value)}; allowed is {low:g} to {high:g}")
 
     @property
     def link_bytes_s(self) -> float:

@@ -4,7 +4,6 @@ Rule: a scenario that cannot be is a ConfigError of one line that names the plac
 scenarios give equal records.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from zdiloco.core.bounds import MAX_NAME
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
+from zdiloco.knobs import shown
 from zdiloco.sim.fault_names import OF_RELAYS, OF_SYNCER, FaultName
 from zdiloco.sim.sizes import BYTES, DELTA_CODECS
 from zdiloco.wire.stripes import MOST_STRIPES
@@ -250,7 +250,7 @@ def _build(kind: type[SpecT], value: Any, place: str) -> SpecT:
             raise ConfigError(f"{place} has no key {key!r}{hint}")
         wanted = WANTED.get(known[key].type)
         if kind in (SyncParams, LearnerParams) and wanted and not _is_a(value[key], known[key].type):
-            raise ConfigError(f"{place}.{key} is {value[key]!r}; expected {wanted}")
+            raise ConfigError(f"{place}.{key} is {shown(value[key])}; expected {wanted}")
     try:
         return kind(**value)
     except TypeError as error:
@@ -284,7 +284,7 @@ def _check(place: str, owner: Any, **bounds: tuple[float, float]) -> None:
             fits, allowed = isinstance(value, bool), "true or false"
         else:
             number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-            fits = number and math.isfinite(value) and low <= value <= high
+            fits = number and low <= value <= high  # never NaN or infinity; a whole number may be beyond floats
             allowed = f"{low:g} to {high:g}" + (", a whole number" if kind is int else "")
         if not fits:
-            raise ConfigError(f"{place}: {name} is {value!r}; allowed is {allowed}")
+            raise ConfigError(f"{place}: {name} is {shown(value)}; allowed is {allowed}")
