@@ -5,7 +5,8 @@ Rule: what cannot be is a ConfigError of one line that names the place, the valu
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
@@ -106,7 +107,7 @@ def check_quorum(fleet: Fleet, settings: Settings) -> None:
 def region_of(text: str, usual: Region) -> Region:
     """A region from text such as 'east:learners=2,gbit=5,rtt-ms=80,relay'; what it leaves out is as `usual`."""
     name, _, rest = text.partition(":")
-    values: dict[str, object] = {each: getattr(usual, each) for each in (*_BOUNDS, "relay")}
+    values: dict[str, Any] = {}
     for part in filter(None, (each.strip() for each in rest.split(","))):
         key, equals, raw = part.partition("=")
         if part == "relay":
@@ -116,7 +117,7 @@ def region_of(text: str, usual: Region) -> Region:
         else:
             known = ", ".join(f"{each}=" for each in _KEYS)
             raise ConfigError(f"--region {text}: {part!r} is not known; write {known} or relay")
-    return Region(name=name, **values)  # type: ignore[arg-type]  # each of its kind, by construction
+    return replace(usual, name=name, **values)
 
 
 def _number(place: str, key: str, raw: str) -> float:
@@ -134,5 +135,4 @@ def _number(place: str, key: str, raw: str) -> float:
 
 def alike(count: int, usual: Region) -> Sequence[Region]:
     """So many regions like `usual`, named r0, r1, ..."""
-    kinds = {each: getattr(usual, each) for each in (*_BOUNDS, "relay")}
-    return tuple(Region(name=f"r{number}", **kinds) for number in range(count))
+    return tuple(replace(usual, name=f"r{number}") for number in range(count))
