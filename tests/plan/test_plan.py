@@ -165,6 +165,9 @@ def test_a_plan_stands_beside_what_a_run_measured() -> None:
             assert row.ratio == pytest.approx(1.0, rel=0.2), row
     with pytest.raises(ConfigError, match="no contribution yet"):
         measured_of([trace.Start(t=0.0)])
+    wrong = trace.Start(t=0.0, sync={"min_quorum": 1.5})
+    with pytest.raises(ConfigError, match=r"sync.min_quorum was 1.5: it cannot be"):
+        measured_of([*world.told, wrong])
 
 
 @pytest.mark.parametrize(

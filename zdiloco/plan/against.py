@@ -13,6 +13,7 @@ from zdiloco.goodput import Figures, figures_of
 from zdiloco.plan.flight import rounds_of
 from zdiloco.plan.model import Model
 from zdiloco.plan.params import Fleet, Region, Settings
+from zdiloco.whatif.compare import params_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,16 +51,12 @@ def measured_of(records: Sequence[trace.Record]) -> Measured:
     paces = [each.seconds / each.steps for each in found.learners if each.steps]
     if not opened or not arrived or not paces:
         raise ConfigError("the run's journal holds no contribution yet: there is nothing to compare the plan with")
-    starts = [r.sync for r in records if isinstance(r, trace.Start) and r.sync]
-    try:
-        sync = SyncParams(**starts[-1]) if starts else SyncParams()  # type: ignore[arg-type]  # checked by msgspec
-    except TypeError as error:
-        raise ConfigError(f"the run's settings are of another version of zdiloco ({error})") from error
+    starts = [r for r in records if isinstance(r, trace.Start) and r.sync]
     return Measured(
         model=Model(numels=opened[-1].numels, tensors=12 * len(opened[-1].numels)),
         learners=len(paces),
         step_s=sum(paces) / len(paces),
-        sync=sync,
+        sync=params_of(starts[-1]) if starts else SyncParams(),
         figures=found,
         contribution_bytes=sum(arrived) / len(arrived),
     )

@@ -64,7 +64,7 @@ def compare(records: Sequence[trace.Record], grid: Grid) -> list[Row]:
     parts = [part for part in parts_of(records) if part.merges() and part.lives]
     if not parts:
         raise ConfigError("nothing was merged in this trace: there is no round to decide again")
-    recorded = [_params(part) for part in parts]
+    recorded = [params_of(part.start) for part in parts]
     learners = len({life.who for part in parts for life in part.lives})
     for change in changes:
         _check(change, learners, recorded[0])
@@ -100,17 +100,17 @@ def _until(part: Part) -> float:
     return next(ending, part.ended)
 
 
-def _params(part: Part) -> SyncParams:
-    """The settings that a part was recorded under."""
-    if part.start is None or part.start.sync is None:
+def params_of(start: trace.Start | None) -> SyncParams:
+    """The settings that a trace was recorded under, as its start tells them. Raises: ConfigError where it does not."""
+    if start is None or start.sync is None:
         raise ConfigError("this trace does not say under which settings it was recorded: its start holds no 'sync'")
-    strange = sorted(set(part.start.sync) - set(_KNOWN))
+    strange = sorted(set(start.sync) - set(_KNOWN))
     if strange:
         raise ConfigError(f"this trace was recorded by another version: it knows no sync.{strange[0]}")
-    wrong = [name for name, value in part.start.sync.items() if not _fits(value, _KNOWN[name])]
+    wrong = [name for name, value in start.sync.items() if not _fits(value, _KNOWN[name])]
     if wrong:
-        raise ConfigError(f"this trace says that sync.{wrong[0]} was {part.start.sync[wrong[0]]!r}: it cannot be")
-    settings: dict[str, Any] = dict(part.start.sync)
+        raise ConfigError(f"this trace says that sync.{wrong[0]} was {start.sync[wrong[0]]!r}: it cannot be")
+    settings: dict[str, Any] = dict(start.sync)
     return SyncParams(**settings)
 
 
