@@ -4,10 +4,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.accept.stage import Stage
 from tests.node.conftest import run_of  # noqa: F401 - a fixture
 from zdiloco.chaos.forked import Nursery
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums are made in one order: by one thread of torch."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.accept.test_quality_of_codecs import FLAT, SMALL, Fleet, _one_thread  # noqa: F401 - a fixture
+from tests.accept.test_quality_of_codecs import FLAT, SMALL, Fleet
 from zdiloco.core.machine import Part
 from zdiloco.node.syncer_body import Payload
 from zdiloco.tensor.codecs import get_codec
 from zdiloco.tensor.merge import Weighted
 from zdiloco.tensor.partial import bundle_of
 from zdiloco.units import ContributionId
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Regions(Fleet):

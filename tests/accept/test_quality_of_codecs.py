@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-import torch
 from torch import Tensor
 
 from zdiloco.core.machine import Merge, Part, Prepare
@@ -26,6 +25,7 @@ from zdiloco.train.tasks import Task
 from zdiloco.units import ContributionId, Epoch, MemberKey, Merged, Stamp
 from zdiloco.wire.bodies import encode_map
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 H, P, FLIGHT = 24, 6, 2
 EPOCH = Epoch(1, 1)
 BODY = Body(transfer="t", nbytes=1, chunk_bytes=1024, digest=1)
@@ -113,14 +113,6 @@ def compare(seeds: range, learners: int, steps: int, say: Callable[[str], None])
         flat, small = found[FLAT][-1], found[SMALL][-1]
         say(f"seed {seed}, {learners} learners, {steps} steps: bf16 {flat:.4f}, 4bit both ways {small:.4f} nats/byte")
     return found[FLAT], found[SMALL]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
