@@ -8,7 +8,7 @@ bundling` decides, the worker thread computes. Bytes are kept until the syncer h
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ from zdiloco.core.messages import (
 )
 from zdiloco.core.params import SyncParams
 from zdiloco.core.weights import implausible, weight_of
-from zdiloco.errors import PeerError
 from zdiloco.node.params import MergeParams
 from zdiloco.node.premerge_layout import LayoutOfRun
 from zdiloco.node.relay_roads import credited
@@ -41,6 +40,7 @@ from zdiloco.tensor.screen import Screened, screen
 from zdiloco.units import MemberKey
 from zdiloco.wire.assembly import Outcome
 from zdiloco.wire.inbox import Expected, Inbox
+from zdiloco.wire.kept import Kept, KeptBodies
 from zdiloco.wire.outbox import Outbox
 from zdiloco.wire.pace import FIRST_CHUNK
 from zdiloco.wire.transfer import Chunk, Credit, Gone
@@ -62,18 +62,6 @@ class Terms:
     sync: SyncParams
 
 
-@dataclass(slots=True)
-class _Body:
-    """One contribution's bytes: `box` has them when all are here. `credit`: what the syncer said last, unanswered."""
-
-    message: Contribution
-    box: Outbox = field(default_factory=Outbox)
-    data: memoryview | None = None
-    credit: Credit | None = None
-    squares: tuple[float, ...] | None = None
-    norm: float = 0.0
-
-
 class Premerge:
     """What a relay with `relay.premerge` does beside passing on; every method but the jobs runs on its one thread."""
 
@@ -86,8 +74,7 @@ class Premerge:
         self.layout = LayoutOfRun(self.inbox, lambda message: relay.up.send(SYNCER, message))
         self.off = False
         self.passed_over = 0
-        self._bodies: dict[b.Place, _Body] = {}
-        self._places: dict[tuple[MemberKey, str], b.Place] = {}
+        self._kept = KeptBodies(self.inbox)
         self._numbers: dict[str, int] = {}
         self._epoch: Any = None
         self._unheard_of: set[str] = {*Unbundling} - {Unbundling.OFF}
@@ -111,29 +98,22 @@ class Premerge:
         elif isinstance(message, Decline):
             self.bundling.declined(key, message.fragment)
         elif isinstance(message, Gone) and message.by_sender:
-            self._lost(self._places.get((key, message.transfer)))
+            self._lost(self._kept.place(key, message.transfer))
         elif isinstance(message, Hello):
             self.layout.said_to_be(message.layout_digest)
 
     def _offered(self, key: MemberKey, message: Contribution, now: float) -> None:
         place = (key, message.fragment)
-        known = self._bodies.get(place)
+        known = self._kept.get(place)
         if (known is not None and known.message == message) or self.bundling.passes(key, message):
             return
         self._lost(place)
         fragment = self._fragment(message, now)
-        in_use = (key, message.body.transfer) in self._places  # its bytes are another one's: for the syncer to judge
-        if in_use or fragment is None or not self._has_room(message.body.nbytes):
+        room = fragment is not None and self._has_room(message.body.nbytes)
+        found = self._kept.let_in(key, message, now) if room else None
+        if found is None:
             self.passed_over += 1
             return
-        try:
-            found = self.inbox.expect(key, message.body, now)
-        except PeerError:
-            return
-        if found is Expected.FULL:
-            return
-        self._bodies[place] = _Body(message)
-        self._places[key, message.body.transfer] = place
         self._do(self.bundling.offered(key, message))
         if found is Expected.COMPLETE:
             self._arrived(place)
@@ -153,7 +133,7 @@ class Premerge:
 
     def on_chunk(self, key: MemberKey, chunk: Chunk, payload: memoryview, now: float) -> bool:
         """Take a chunk of a body that is kept here. False: it is for the syncer."""
-        place = self._places.get((key, chunk.transfer))
+        place = self._kept.place(key, chunk.transfer)
         if place is None:
             return False
         if self.inbox.on_chunk(key, chunk, payload, now) is Outcome.COMPLETE:
@@ -162,15 +142,10 @@ class Premerge:
 
     def _arrived(self, place: b.Place) -> None:
         """All bytes of a contribution are here: look at them."""
-        body, key = self._bodies[place], place[0]
-        message = body.message
-        assembly = self.inbox.assembly(key, message.body.transfer)
-        assert assembly is not None
-        body.data = self.inbox.take(key, message.body.transfer)
-        body.box.hold(message.body, assembly.data, assembly.checksums)
-        data, fragment = body.data, self.layout.fragment(message.fragment, 0.0)
+        body, data = self._kept.arrived(place)
+        message, fragment = body.message, self.layout.fragment(body.message.fragment, 0.0)
         if fragment is None:  # the layout was forgotten meanwhile
-            self._do(self.bundling.looked_at(key, message, sound=False))
+            self._do(self.bundling.looked_at(place[0], message, sound=False))
             return
 
         def work() -> None:
@@ -179,8 +154,8 @@ class Premerge:
 
         self._worker.submit(work)
 
-    def _looked_at(self, place: b.Place, body: _Body, found: Screened, is_buffers: bool) -> None:
-        if self._bodies.get(place) is not body:  # the same words may have come again since, and their bytes not yet
+    def _looked_at(self, place: b.Place, body: Kept, found: Screened, is_buffers: bool) -> None:
+        if self._kept.get(place) is not body:  # the same words may have come again since, and their bytes not yet
             return
         body.squares, body.norm = found.squares, 0.0 if is_buffers else found.norm
         sound = found.reason is None and (is_buffers or found.norm > 0.0)
@@ -196,13 +171,13 @@ class Premerge:
         """The syncer says something to a learner. True: it is answered here, and not for the learner."""
         if isinstance(message, Ack | Refused):
             self._do(self.bundling.answered(key, message))
-        place = self._places.get((key, message.transfer)) if isinstance(message, Credit | Gone) else None
+        place = self._kept.place(key, message.transfer) if isinstance(message, Credit | Gone) else None
         if place is None:
             return False
         if not isinstance(message, Credit):
             self._lost(place)
             return False
-        self._bodies[place].credit = message
+        self._kept[place].credit = message
         self._do(self.bundling.asked(*place, now))
         entry = self.bundling.entries.get(place)
         if entry is not None and entry.stage is b.Stage.FORWARDED:
@@ -253,7 +228,7 @@ class Premerge:
             if isinstance(action, b.Forward):
                 self._answer(action.place)
             elif isinstance(action, b.Release):
-                self._drop(action.place)
+                self._kept.drop(action.place)
             elif isinstance(action, b.Gather):
                 self._gather(action)
             else:
@@ -261,25 +236,13 @@ class Premerge:
 
     def _answer(self, place: b.Place) -> None:
         """Answer the syncer's last credit for a contribution with its own bytes."""
-        body, lane = self._bodies[place], self.relay.lanes.get(place[0])
-        if body.credit is not None and body.data is not None and lane is not None:
-            chunks = body.box.on_credit(SYNCER, body.credit)
-            assert isinstance(chunks, list), "what is kept is on offer"
-            body.credit = None
-            lane.roads.send_chunks(SYNCER, chunks)
+        lane = self.relay.lanes.get(place[0])
+        if lane is not None:
+            lane.roads.send_chunks(SYNCER, self._kept.answer(place))
 
     def _lost(self, place: b.Place | None) -> None:
         if place is not None:
             self._do(self.bundling.lost(*place))
-
-    def _drop(self, place: b.Place) -> None:
-        body = self._bodies.pop(place, None)
-        if body is None:
-            return
-        key, transfer = place[0], body.message.body.transfer
-        del self._places[key, transfer]
-        if not self.inbox.release(key, transfer):
-            self.inbox.cancel(key, transfer)
 
     def _cost(self, index: int) -> int:
         fragment = self.layout.fragment(index, 0.0)
@@ -294,7 +257,7 @@ class Premerge:
         method = "avg" if fragment.is_buffers else self.terms.merge.method
         members, parts = [], []
         for key, said in action.members:
-            body = self._bodies[key, action.fragment]
+            body = self._kept[key, action.fragment]
             assert body.data is not None
             weight, counters = weight_of(said, self.terms.sync), (said.seq, said.after, said.steps, said.tokens)
             members.append(Bundled(key.name, key.incarnation, *counters, body.norm, weight))
@@ -340,7 +303,7 @@ class Premerge:
             if failed.peer == SYNCER:
                 self.layout.lost()
             elif isinstance(failed.peer, MemberKey):
-                self._lost(self._places.get((failed.peer, failed.transfer)))
+                self._lost(self._kept.place(failed.peer, failed.transfer))
         self._do(self.bundling.turn(now))
 
     def deadline(self) -> float | None:

@@ -4,7 +4,7 @@ Rule: as `node/premerge.py`, with sets of ids for tensors: `core.bundling` decid
 are kept until the syncer has said what became of them.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zdiloco.core import bundling as b
 from zdiloco.core import machine as m
 from zdiloco.core.messages import Ack, Body, Bundle, Bundled, Contribution, Decline, Refused, Unbundled
-from zdiloco.core.weights import weight_of
-from zdiloco.errors import PeerError
+from zdiloco.core.weights import implausible, weight_of
 from zdiloco.sim import chunks
 from zdiloco.sim.relay_places import Relay
 from zdiloco.sim.sizes import BYTES, NBYTES
@@ -21,6 +20,7 @@ from zdiloco.sim.work import Parcel, joined
 from zdiloco.units import ContributionId, Epoch, MemberKey
 from zdiloco.wire.assembly import Outcome
 from zdiloco.wire.inbox import Expected, Inbox
+from zdiloco.wire.kept import KeptBodies
 from zdiloco.wire.outbox import Outbox
 from zdiloco.wire.transfer import Chunk, Credit, Gone
 
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
 PATIENCE = 0.25
 """Share of the time after which the syncer asks again, that one contribution waits for the others."""
 MERGE_S = 0.002
-
-
-@dataclass(slots=True)
-class _Body:
-    """One contribution's bytes: `box` has them when all are here. `credit`: what the syncer said last, unanswered."""
-
-    message: Contribution
-    box: Outbox = field(default_factory=Outbox)
-    value: int = 0
-    norm: float = 1.0
-    here: bool = False
-    credit: Credit | None = None
 
 
 class Premerge:
@@ -55,8 +43,7 @@ class Premerge:
         self.bundling = b.Bundling(
             PATIENCE * params.stall_s, params.stall_s, params.give_up_s / 3, lambda fragment: NBYTES
         )
-        self._bodies: dict[b.Place, _Body] = {}
-        self._places: dict[tuple[MemberKey, str], b.Place] = {}
+        self._kept = KeptBodies(self.inbox)
         self._epoch: Epoch | None = None
 
     # ---- from the learners
@@ -68,45 +55,37 @@ class Premerge:
         elif isinstance(word, Decline):
             self.bundling.declined(key, word.fragment)
         elif isinstance(word, Gone) and word.by_sender:
-            self._lost(self._places.get((key, word.transfer)))
+            self._lost(self._kept.place(key, word.transfer))
 
     def _offered(self, key: MemberKey, message: Contribution) -> None:
         place = (key, message.fragment)
-        known = self._bodies.get(place)
+        known = self._kept.get(place)
         if (known is not None and known.message == message) or self.bundling.passes(key, message):
             return
         self._lost(place)
         right = message.codec in BYTES and message.body.nbytes == BYTES[message.codec]
-        if not right or message.fragment >= self.world.num_fragments or message.body.nbytes > self.inbox.room_bytes:
+        if not right or message.fragment >= self.world.num_fragments or implausible(message, self.world.params):
             return
-        try:
-            found = self.inbox.expect(key, message.body, self.world.now)
-        except PeerError:
+        found = self._kept.let_in(key, message, self.world.now)
+        if found is None:
             return
-        self._bodies[place] = _Body(message)
-        self._places[key, message.body.transfer] = place
         self._do(self.bundling.offered(key, message))
         if found is Expected.COMPLETE:
             self._arrived(place)
 
     def takes(self, key: MemberKey, chunk: Chunk, payload: memoryview) -> bool:
         """Take a chunk of a body that is kept here. False: it is for the syncer."""
-        place = self._places.get((key, chunk.transfer))
+        place = self._kept.place(key, chunk.transfer)
         if place is not None and self.inbox.on_chunk(key, chunk, payload, self.world.now) is Outcome.COMPLETE:
             self._arrived(place)
         return place is not None
 
     def _arrived(self, place: b.Place) -> None:
         """All bytes of a contribution are here: look at them."""
-        body, key = self._bodies[place], place[0]
-        message = body.message
-        assembly = self.inbox.assembly(key, message.body.transfer)
-        assert assembly is not None
-        body.box.hold(message.body, assembly.data, assembly.checksums)
-        body.value, body.here = Parcel.read(assembly.data, message.body.nbytes).value, True
-        if self.relay.site is not None:
-            id_ = ContributionId(key.name, key.incarnation, message.fragment, message.seq)
-            body.norm = self.relay.site.body.norms.get(id_, 1.0)
+        body, _ = self._kept.arrived(place)
+        key, message = place[0], body.message
+        norms = self.relay.site.body.norms if self.relay.site is not None else {}
+        body.norm = norms.get(ContributionId(key.name, key.incarnation, message.fragment, message.seq), 1.0)
         sound = not isnan(body.norm) and body.norm > 0.0
         self._do(self.bundling.looked_at(key, message, sound=sound))
 
@@ -120,13 +99,13 @@ class Premerge:
         """The syncer says something to a learner. True: it is answered here, and not for the learner."""
         if isinstance(word, Ack | Refused):
             self._do(self.bundling.answered(key, word))
-        place = self._places.get((key, word.transfer)) if isinstance(word, Credit | Gone) else None
+        place = self._kept.place(key, word.transfer) if isinstance(word, Credit | Gone) else None
         if place is None:
             return False
         if not isinstance(word, Credit):
             self._lost(place)
             return False
-        self._bodies[place].credit = word
+        self._kept[place].credit = word
         self._do(self.bundling.asked(*place, self.world.now))
         entry = self.bundling.entries.get(place)
         if entry is not None and entry.stage is b.Stage.FORWARDED:
@@ -163,7 +142,7 @@ class Premerge:
             if isinstance(action, b.Forward):
                 self._answer(action.place)
             elif isinstance(action, b.Release):
-                self._drop(action.place)
+                self._kept.drop(action.place)
             elif isinstance(action, b.Gather):
                 self._gather(action)
             else:
@@ -172,33 +151,19 @@ class Premerge:
 
     def _answer(self, place: b.Place) -> None:
         """Answer the syncer's last credit for a contribution with its own bytes."""
-        body = self._bodies[place]
-        if body.credit is None or not body.here:
-            return
-        found = body.box.on_credit(m.SYNCER, body.credit)
-        assert isinstance(found, list), "what is kept is on offer"
-        body.credit = None
-        for out in found:
+        for out in self._kept.answer(place):
             self.relays.chunk_up(self.relay, place[0], out.header, out.view)
 
     def _lost(self, place: b.Place | None) -> None:
         if place is not None:
             self._do(self.bundling.lost(*place))
 
-    def _drop(self, place: b.Place) -> None:
-        body = self._bodies.pop(place, None)
-        if body is None:
-            return
-        key, transfer = place[0], body.message.body.transfer
-        del self._places[key, transfer]
-        if not self.inbox.release(key, transfer):
-            self.inbox.cancel(key, transfer)
-
     def _gather(self, action: b.Gather) -> None:
         value, members = 0, []
         for key, said in action.members:
-            body = self._bodies[key, action.fragment]
-            value = joined(value, body.value, "two contributions of one bundle")
+            body = self._kept[key, action.fragment]
+            assert body.data is not None
+            value = joined(value, Parcel.read(body.data, said.body.nbytes).value, "two contributions of one bundle")
             counters, weight = (said.seq, said.after, said.steps, said.tokens), weight_of(said, self.world.params)
             members.append(Bundled(key.name, key.incarnation, *counters, body.norm, weight))
         self.world.later(self.relay, MERGE_S, partial(self._gathered, action, value, tuple(members)))
@@ -225,7 +190,7 @@ class Premerge:
             self.relays.tell_below(self.relay, peer, word)
         for failed in turn.given_up:
             assert isinstance(failed.peer, MemberKey)
-            self._lost(self._places.get((failed.peer, failed.transfer)))
+            self._lost(self._kept.place(failed.peer, failed.transfer))
         self._do(self.bundling.turn(self.world.now))
         due = (self.inbox.deadline(), self.bundling.deadline())
         return min((at for at in due if at is not None), default=None)
