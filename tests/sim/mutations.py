@@ -128,6 +128,7 @@ MUTATIONS = (
              "[] if learner.watching else", "[] if True else"),
     Mutation("end: it goes without the last versions", finishing.boundary, "_lacks(learner, duty) or", ""),
     Mutation("end: nobody is waited for", ending.Ending._is_awaited, "member.state not in AWAY and", "False and"),
+    Mutation("end: a checkpoint of before is taken for the last", ending.Ending.saved, "self.syncer.dirty", "False"),
     Mutation("loans: a stamp that was not seen is taken", borrowing.Borrowing._has_seen,
              "and seen >= loan.stamp", ""),
     Mutation("loans: another epoch's is taken", borrowing.Borrowing._has_seen,

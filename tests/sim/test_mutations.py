@@ -8,14 +8,11 @@ import pytest
 from tests.core.test_oracle import History
 from tests.sim.mutations import MUTATIONS, DoesNotFit, Mutation, mutated, mutated_code
 from tests.sim.watch import watched
-from zdiloco.core.ending import Ending
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Intake
 from zdiloco.errors import ZdilocoError
 from zdiloco.sim.audit import Audit
-from zdiloco.sim.chaos import chaos
 from zdiloco.sim.links import Link
-from zdiloco.sim.play import failure
 from zdiloco.sim.world import World
 
 SEEDS = 50
@@ -50,7 +47,8 @@ class Repeated(History):
 
 
 class Ended:
-    """A run that reaches its target while a checkpoint is being written, whoever is slow; everybody leaves in order."""
+    """A run that reaches its target while a checkpoint is being written; everybody leaves in order, at once or with one
+    whose link is slow."""
 
     def __init__(self, seed: int) -> None:
         params = SyncParams(sync_period=8, checkpoint_every_s=1.0)
@@ -58,7 +56,10 @@ class Ended:
         self.world.save_s = 0.8
         Audit(self.world)
         self.world.join("a")
-        self.world.join("b", 0.08, Link(0.05, down_bytes_s=1e4))
+        if seed % 2:
+            self.world.join("b")
+        else:
+            self.world.join("b", 0.08, Link(0.05, down_bytes_s=1e4))
 
     def run(self) -> None:
         self.world.run_until(lambda: not self.world.sites[0].alive, 90.0)
@@ -117,15 +118,6 @@ def test_every_mutation_fits_and_is_taken_back(mutation: Mutation) -> None:
 def test_unsubtracted_work_is_noticed() -> None:
     (mutation,) = [each for each in MUTATIONS if each.rule == "û is not subtracted"]
     assert caught(mutation)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_before_that_is_taken_for_the_last_is_noticed_in_chaos() -> None:
-    """It takes a checkpoint under way at the very end, which only some misfortunes bring about."""
-    rule = Mutation("end: too early", Ending.saved, "self.syncer.dirty", "False")
-    with mutated(rule):
-        faults = (failure(chaos(seed)) for seed in range(75, 125) if chaos(seed).ends)
-        assert any("last values" in str(fault) for fault in faults if fault)
 
 
 @pytest.mark.slow
