@@ -1,6 +1,8 @@
 """zdiloco: one model, trained on many islands of compute that may be far apart, unequal and unreliable."""
 
-__version__ = "0.1.0"
+from zdiloco.version import VERSION
+
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zdiloco.core.machine import SYNCER
+from zdiloco.node.about import about
 
 if TYPE_CHECKING:
     from zdiloco.node.relay import RelayNode
@@ -22,6 +23,7 @@ def relay_status(relay: RelayNode) -> dict[str, Any]:
     region = list(relay.region.counts.values())
     return {
         "relay": f"{relay.params.listen}:{relay.params.port}",
+        "about": about(),
         "uptime_s": relay.clock() - relay.started_at,
         "insecure": relay.net.insecure,
         "upstream": {

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from zdiloco.core.status import status
 from zdiloco.core.syncer import SyncerMachine
+from zdiloco.node.about import about
 from zdiloco.node.clock import Clock
 from zdiloco.node.params import Settings
 from zdiloco.node.roads import Roads
@@ -37,6 +38,7 @@ def process_status(node: StatusSource) -> dict[str, Any]:
     """Return what the node counts itself: memory, transfers, and per peer what passed and what did not parse."""
     inbox, outbox, pulls = node.transfers.inbox, node.transfers.outbox, node.acts.states.pulls
     return {
+        "about": about(),
         "uptime_s": node.clock() - node.started_at,
         "insecure": node.settings.net.insecure,
         "run_dir": str(node.settings.run.path),
