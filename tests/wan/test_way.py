@@ -52,6 +52,14 @@ def test_so_many_are_lost_and_the_same_ones_again() -> None:
     assert lost[0] == pytest.approx(3000, abs=200)
 
 
+def test_long_packets_vanish_where_only_short_ones_pass() -> None:
+    way = way_of(largest=len(PACKET))
+    way.take(PACKET + b"x", 0.0)
+    way.take(PACKET, 0.0)
+    assert way.out(1.0) == [PACKET]
+    assert way.carried.lost == 1
+
+
 def test_a_cut_link_loses_what_comes_and_what_is_under_way() -> None:
     way = way_of()
     way.take(PACKET, 0.0)

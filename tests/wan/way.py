@@ -14,12 +14,14 @@ LATE_S = 0.01
 
 @dataclass(kw_only=True, slots=True)
 class Shape:
-    """A direction as it is now. `queue_s`: a packet that would wait longer is dropped; `loss`: part of all packets."""
+    """A direction as it is now. `queue_s`: a packet that would wait longer is dropped; `loss`: part of all packets;
+    `largest`: longer ones vanish, in bytes."""
 
     mbit_s: float = 1000.0
     delay_s: float = 0.0
     queue_s: float = 0.1
     loss: float = 0.0
+    largest: int = 65_536
     open: bool = True
 
 
@@ -56,7 +58,7 @@ class Way:
     def take(self, packet: bytes, now: float) -> None:
         """A packet comes to this end: it will come out at the other, or is lost."""
         shape = self.shape
-        if not shape.open or (shape.loss and self._rng.random() < shape.loss):
+        if not shape.open or len(packet) > shape.largest or (shape.loss and self._rng.random() < shape.loss):
             self.carried.lost += 1
             return
         begins_at = max(self._free_at, now)
