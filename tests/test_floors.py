@@ -20,6 +20,7 @@ FACE = "zdiloco"  # zdiloco/__init__.py, what users import
 CONFIG_USERS = ("cli", "bench", "chaos", "demo", "api", FACE, "config")
 FLOORS = {
     "cli": 6.0,
+    "doctor": 5.8,
     "bench": 5.8,
     "chaos": 5.8,
     "demo": 5.7,

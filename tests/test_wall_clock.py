@@ -6,7 +6,7 @@ from tests.test_house import ROOT, sources
 
 FOR_PEOPLE = {
     "zdiloco/node/syncer.py": 1, "zdiloco/demo/learner_log.py": 1,  # in the header of a journal, and of a log
-    "zdiloco/node/about.py": 1,  # in a status, to be compared
+    "zdiloco/doctor/clock.py": 1, "zdiloco/node/about.py": 1,  # of two machines, to be compared for people
     "zdiloco/cli/logs.py": 2, "zdiloco/cli/checkpoint.py": 2,  # before a log line, and beside a file
 }  # fmt: skip
 """Where wall time is written down or shown, and how often it is named there."""

@@ -17,6 +17,7 @@ from zdiloco.cli.bench import bench
 from zdiloco.cli.checkpoint import checkpoint
 from zdiloco.cli.config import config
 from zdiloco.cli.demo import demo
+from zdiloco.cli.doctor import doctor
 from zdiloco.cli.eval import evaluate
 from zdiloco.cli.learner import learner
 from zdiloco.cli.ledger import ledger
@@ -50,7 +51,7 @@ def cli(log_level: str) -> None:
 
 
 PROCESSES, FILES = (sync, learner, relay, evaluate), (report, whatif, checkpoint, ledger, config)
-for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan):
+for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan, doctor):
     cli.add_command(command)
 
 

@@ -73,15 +73,15 @@ def _asked(options: dict[str, Any]) -> Any:
     config = load(path, options["overrides"]) if path else from_tree({}, options["overrides"])
     return Asked(
         fleet=_fleet(options),
-        model=_model(options, config),
-        settings=_settings(config),
+        model=model_of(options, config),
+        settings=settings_of(config),
         price=options["egress_price"] or 0.0,
         days=options["days"],
         merge_values_s=options["merge_rate"] or MERGE_VALUES_S,
     )
 
 
-def _settings(config: RunConfig) -> "Settings":
+def settings_of(config: RunConfig) -> "Settings":
     from zdiloco.plan.params import Settings
 
     return Settings(
@@ -106,7 +106,7 @@ def _fleet(options: dict[str, Any]) -> "Fleet":
     )
 
 
-def _model(options: dict[str, Any], config: RunConfig) -> "Model":
+def model_of(options: dict[str, Any], config: RunConfig) -> "Model":
     from zdiloco.plan.model import of_parameters, of_sizes, sizes_of
 
     fragments, strategy = config.sync.num_fragments, config.learner.strategy

@@ -1,0 +1,1 @@
+"""What would go wrong in a run on these machines, looked for before it is started."""
