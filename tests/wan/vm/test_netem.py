@@ -1,0 +1,102 @@
+"""Real `tc netem`: real processes in a virtual machine of software, whose kernel has it whatever this one has."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wan.vm.inside import AFTER_MBIT_S, RATES
+from tests.wan.vm.machine import kernel_in, machine, why_none
+
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(1200)]
+LIMIT_S = 900.0
+"""It takes about four minutes where nothing else runs."""
+HEADERS = 1.15
+"""A link carries no more than so many times what is paid out."""
+
+
+@pytest.fixture(scope="module")
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[dict[str, Any]]]:
+    """What the machine has told, by case."""
+    reason = why_none()
+    if reason and os.environ.get("CI"):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+    cache = request.config.cache
+    assert cache is not None
+    kernel = kernel_in(Path(cache.mkdir("netem-kernel")))
+    with machine(kernel, "tests.wan.vm.inside", tmp_path_factory.mktemp("netem") / "machine") as made:
+        made.wait(LIMIT_S)
+        lines = [json.loads(line) for line in (made.out / "results").read_text().splitlines()]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(line["case"], []).append(line)
+    return found
+
+
+def test_contributions_take_what_netem_gives(
+    results: dict[str, list[dict[str, Any]]], say: Callable[[str], None]
+) -> None:
+    """Payload of a contribution by the time that its bytes take, ÷ the rate, with a delay of 40 ms each way."""
+    rates = {line["mbit_s"]: line for line in results["rate"]}
+    assert list(rates) == [mbit_s for mbit_s, _ in RATES]
+    shares = {}
+    for mbit_s, line in rates.items():
+        each = sorted(line["goodput_mbit_s"])
+        shares[mbit_s] = each[len(each) // 2] / mbit_s
+        carried = line["carried"]["up"]
+        shown = ", ".join(f"{one:.1f}" for one in each)
+        say(
+            f"netem rate {mbit_s:g} Mbit/s: contributions at {shown} Mbit/s; tc counts "
+            f"{carried['bytes'] / 1e6:.1f} MB in {carried['packets']} packets up, {carried['drops']} dropped"
+        )
+        least = len(each) * line["nbytes"]
+        assert carried["packets"] > 0
+        assert least <= carried["bytes"], "they have come across this link"
+        assert carried["bytes"] <= HEADERS * (least + 2 * line["nbytes"]), "one before and one after them, and headers"
+    assert all(0.8 <= share <= 1.05 for share in shares.values()), shares
+
+
+def test_a_contribution_follows_a_change_of_rate(
+    results: dict[str, list[dict[str, Any]]], say: Callable[[str], None]
+) -> None:
+    (line,) = results["change"]
+    say(
+        f"{line['slow_s']:.1f} s at {RATES[-1][0]:g} Mbit/s, then {line['fast_s']:.1f} s at {AFTER_MBIT_S:g}: "
+        f"{line['goodput']:.2f} of what both could carry"
+    )
+    assert 0.6 <= line["goodput"] <= 1.05
+
+
+def test_a_lossy_link_delivers(results: dict[str, list[dict[str, Any]]], say: Callable[[str], None]) -> None:
+    (line,) = results["loss"]
+    lost = {way: carried["drops"] / carried["packets"] for way, carried in line["carried"].items()}
+    say(f"1 % of loss: netem dropped {', '.join(f'{100 * share:.1f} % {way}' for way, share in lost.items())}")
+    assert lost["up"] > 0.0
+    assert lost["down"] > 0.0
+
+
+def test_a_region_that_is_cut_off_trains_on_and_is_merged_afterwards(
+    results: dict[str, list[dict[str, Any]]], say: Callable[[str], None]
+) -> None:
+    (line,) = results["partition"]
+    say(
+        f"cut off: {line['far_steps']} steps there, {line['rounds']} rounds of the others, "
+        f"{line['carried']['up']['drops']} packets dropped; merged {line['merged_s']:.0f} s after it healed"
+    )
+    assert line["far_steps"] > 0
+    assert line["rounds"] > 0
+    assert line["carried"]["up"]["drops"] > 0
+
+
+def test_the_ledger_balances_after_every_case(results: dict[str, list[dict[str, Any]]]) -> None:
+    lines = [line for each in results.values() for line in each]
+    assert len(lines) == 1 + len(RATES) + 4
+    assert {line["ledger"] for line in lines} == {0}
+    assert list(results) == ["joins", "rate", "change", "loss", "partition", "end"]
