@@ -17,6 +17,7 @@ import zmq
 from zdiloco.errors import ConfigError
 from zdiloco.node.params import LOOPBACK, NAME, NetParams
 from zdiloco.units import MemberKey
+from zdiloco.wire.pace import CAST_CHUNK
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
@@ -112,7 +113,7 @@ def key_of(identity: bytes) -> MemberKey | None:
 
 def cast_hwm(largest_bytes: int, chunk_bytes: int) -> int:
     """High-water mark of the bulk broadcast: a burst must hold the chunks of two updates of the largest fragment."""
-    return min(MOST_HWM, max(BULK_HWM, 2 * (largest_bytes // chunk_bytes + 2)))
+    return min(MOST_HWM, max(BULK_HWM, 2 * (largest_bytes // min(chunk_bytes, CAST_CHUNK) + 2)))
 
 
 def bulk_hwm(window_bytes: int, chunk_bytes: int) -> int:

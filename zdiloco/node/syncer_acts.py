@@ -35,7 +35,7 @@ from zdiloco.units import MAX_FRAGMENTS, ContributionId, Epoch, MemberKey, Stamp
 from zdiloco.wire.bodies import encode_map, encode_record
 from zdiloco.wire.frames import Buffer
 from zdiloco.wire.joined import Joined
-from zdiloco.wire.pace import FIRST_CHUNK
+from zdiloco.wire.pace import CAST_CHUNK, FIRST_CHUNK
 
 log = logging.getLogger("zdiloco.node.syncer")
 
@@ -272,7 +272,7 @@ class SyncerActs:
             _update_name(kind, published.fragment, published.stamp),
             body,
             self._parts.clock(),
-            chunk_bytes=min(net.chunk_bytes, FIRST_CHUNK) if published.full else net.chunk_bytes,
+            chunk_bytes=min(net.chunk_bytes, FIRST_CHUNK if published.full else CAST_CHUNK),
             idle_s=net.give_up_s if published.full else 2 * net.stall_s,
         )
         return _update(published, held)

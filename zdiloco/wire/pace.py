@@ -21,6 +21,8 @@ CHUNK_S = 0.02
 LEAST_CHUNK = 2**14
 FIRST_CHUNK = 2**16
 """Bytes of a chunk on a link of which nothing is known: at 0.1 Mbit/s it takes 5 s."""
+CAST_CHUNK = 2**18
+"""Most bytes of a chunk of what is broadcast: who asks for it has two under way at least, 84 ms at 50 Mbit/s."""
 
 
 class Pace:
