@@ -138,6 +138,22 @@ def test_a_whole_state_is_fetched_once_for_all_who_ask(source: Source) -> None:
     assert all(inbox.counters.asked_again == 0 for inbox in receivers.values())
 
 
+def test_an_update_that_is_not_taken_is_fetched_once_by_whoever_asks_first(source: Source) -> None:
+    """The far link carries no broadcast: what two learners ask for by credit crosses once; what nobody wants, never."""
+    cache, wanted, other = Cache(params(), IDLE_S), source.update(0, 1), source.update(1, 1)
+    for update in (wanted, other):
+        assert cache.announce(update, 0.0, comes=False) == []
+    assert cache.turn(0.0).upstream == []
+    assert cache.on_credit("a", credit(wanted), 0.0) == []
+    asked = [word for word in cache.turn(0.0).upstream if isinstance(word, Credit)]
+    assert [word.transfer for word in asked] == [wanted.body.transfer]
+    assert cache.on_credit("b", credit(wanted), 0.1) == []
+    assert cache.turn(0.1).upstream == []
+    out = give(cache, source.chunks(wanted), 0.2, early=False)
+    assert sorted((chunk.peer, chunk.index) for chunk in out) == [(peer, index) for peer in "ab" for index in range(4)]
+    assert other.body.transfer not in cache
+
+
 def test_chunks_before_their_announcement_are_not_fetched_again(source: Source) -> None:
     cache, update = Cache(params(), IDLE_S), source.update(0, 1)
     assert give(cache, source.chunks(update)) == []

@@ -302,8 +302,7 @@ class RelayNode:
             mark = cast_hwm(message.body.nbytes, message.body.chunk_bytes)
             widen(self.region.sockets[Road.BULK_CAST], mark)
             self.far.widen(mark)
-        if message.full or self.far.taken:
-            self._send_chunks(self.cache.announce(message, now))
+        self._send_chunks(self.cache.announce(message, now, comes=self.far.taken))
 
     def _opened(self, lane: Lane) -> None:
         self._loop.add(lane.key, Station(lane.roads, lambda road, arrival, now: self._from_lane(lane, arrival, now)))

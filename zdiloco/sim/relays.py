@@ -291,8 +291,8 @@ class Relays(RelayPlaces):
     def _notice(self, relay: Relay, word: Any) -> None:
         """Take note of what the syncer says; of an announced state the body is to be here."""
         relay.lag.published(word)
-        if isinstance(word, Update) and (word.full or relay.taken):
-            self._hand_out(relay, relay.cache.announce(word, self.world.now))
+        if isinstance(word, Update):
+            self._hand_out(relay, relay.cache.announce(word, self.world.now, comes=relay.taken))
 
     def _hand_out(self, relay: Relay, chunks: list[ChunkOut]) -> None:
         for out in chunks:

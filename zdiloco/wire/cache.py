@@ -25,6 +25,8 @@ KEEP = {False: 2, True: 1}
 """States of a fragment that stay though nobody asks for them: of broadcast updates (not full), and of whole states."""
 MOST_REPLACED = 4
 """States of a fragment, beyond those, that stay while somebody fetches them."""
+MOST_TOLD = 64
+"""Updates that are known by name only: who asks for an older one is answered from upstream."""
 MOST_AWAITED = 1024
 """Chunks that one peer may wait for in one body; who asks for ever more asks again."""
 
@@ -70,6 +72,7 @@ class Cache:
         self.dropped: list[str] = []
         self._idle_s = idle_s
         self._kept: dict[str, _Kept] = {}
+        self._told: dict[str, Update] = {}
         self._slots: dict[tuple[FragmentId, bool], list[str]] = {}
         self._gone: list[tuple[Hashable, Gone]] = []
 
@@ -86,8 +89,9 @@ class Cache:
 
     # ---- from upstream
 
-    def announce(self, update: Update, now: float) -> list[ChunkOut]:
-        """An update is published, or offered to somebody who pulled (`full`): have its body here.
+    def announce(self, update: Update, now: float, *, comes: bool = True) -> list[ChunkOut]:
+        """An update is published, or offered to somebody who pulled (`full`): have its body here; one that does not
+        come by broadcast (not `comes`), as soon as somebody asks for it.
 
         Where there is no room for it, it is passed over. Returns what is to go out, since chunks may have come before.
         """
@@ -95,9 +99,14 @@ class Cache:
         known = self._kept.get(body.transfer)
         if known is not None and known.update.body == body:
             return []
+        if not (comes or update.full):
+            self._told[body.transfer] = update
+            if len(self._told) > MOST_TOLD:
+                del self._told[next(iter(self._told))]
+            return []
         if known is not None:
             self._drop(body.transfer, "another body has taken its name")
-        if not self._let_in(update, now):
+        if not self._let_in(update, now, passive=not update.full):
             self.counters.passed += 1
             self.early.take(body.transfer)
             return []
@@ -133,6 +142,7 @@ class Cache:
             self.early = Early()
             coming = [name for name, kept in self._kept.items() if not (kept.update.full or kept.assembly.complete)]
             for name in coming:
+                self._told[name] = self._kept[name].update
                 self._drop(name, "the broadcast is left")
         self.inbox.forgive(UPSTREAM)  # what was not heard before says nothing of this connection
 
@@ -146,6 +156,10 @@ class Cache:
 
     def on_credit(self, peer: Hashable, credit: Credit, now: float) -> list[ChunkOut] | None:
         """Return the chunks for `peer` that are here; the others that it is granted follow. None: no such body here."""
+        told = self._told.pop(credit.transfer, None)
+        if told is not None and credit.transfer not in self._kept and self._let_in(told, now, passive=False):
+            self.counters.let_in += 1
+            self._retire(told.fragment, told.full, now)
         kept = self._kept.get(credit.transfer)
         if kept is None:
             return None
@@ -198,13 +212,14 @@ class Cache:
         self.counters.handed_out_bytes += sum(chunk.view.nbytes for chunk in chunks)
         return chunks
 
-    def _let_in(self, update: Update, now: float) -> bool:
-        """Reserve memory for a body, at the cost of older ones; False: it does not fit, or cannot be what it says."""
+    def _let_in(self, update: Update, now: float, *, passive: bool) -> bool:
+        """Reserve memory for a body, at the cost of older ones; False: it does not fit, or cannot be what it says.
+        `passive`: it comes by broadcast."""
         body = update.body
         if not self._make_room(update):
             return False
         try:
-            answer = self.inbox.expect(UPSTREAM, body, now, passive=not update.full)
+            answer = self.inbox.expect(UPSTREAM, body, now, passive=passive)
         except MalformedFrame:
             return False
         assembly = self.inbox.assembly(UPSTREAM, body.transfer)
