@@ -64,6 +64,27 @@ def test_near_learners_listen_once_their_values_are_loaded(world: World) -> None
     assert max(lags(world, late)) <= 1
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["a newcomer", "the first of all"])
+def test_where_one_update_would_hold_the_link_each_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, world: World, first: bool
+) -> None:
+    """It takes every update as before, but none comes unasked; also where nothing was published when it began."""
+    monkeypatch.setattr(downlinks, "LEAST_BURST", 0)
+    world = World(SyncParams(), FRAGMENTS, exact=False, chunked=True) if first else world
+    slow = world.join("slow", STEP_S, Link(latency_s=0.04, down_bytes_s=3 * PUBLISHED))
+    near = world.join("near by", STEP_S, Link(latency_s=0.01))
+    world.run(world.now + 15.0)
+    assert listens(slow)
+    assert (slow.listening, near.listening) == (False, True)
+    notes = [note for note in world.notes if "asks for the updates" in note]
+    assert [note.split(":")[0].split()[-1] for note in notes] == ["slow"]
+    pulled, held = slow.machine.counts["pulled"], [duty.progress.seen.version for duty in slow.machine.duties]
+    world.run(world.now + 8.0)
+    assert slow.machine.counts["pulled"] == pulled
+    assert all(duty.progress.seen.version >= held[duty.index] + 4 for duty in slow.machine.duties)
+    assert max(lags(world, slow)) <= 1
+
+
 @pytest.mark.slow
 def test_a_downlink_that_carries_half_of_what_is_published_joins_and_keeps_up_by_pulls(world: World) -> None:
     """Its values are never more than some versions old, though two of three versions never reach it (A-11, B-27)."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from zdiloco.agenda import Broken
+from zdiloco.core import downlink as downlinks
 from zdiloco.core.params import SyncParams
 from zdiloco.sim.actors import Actor
 from zdiloco.sim.audit import Audit
@@ -115,6 +116,32 @@ def test_each_far_link_of_stacked_relays_is_crossed_once() -> None:
     assert heard < city.link.down.nbytes < 1.3 * heard
     assert len(land.lanes) >= 3
     world.audit()
+
+
+def test_what_a_region_asks_for_instead_of_the_broadcast_crosses_its_far_link_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One update would hold the far link: nobody there takes the broadcast, and both learners get every update."""
+    monkeypatch.setattr(downlinks, "LEAST_BURST", 0)
+    world = world_of()
+    world.join("near", STEP_S)
+    relay = world.relays.start(RelaySpec(name="east"), Link(FAR_S, down_bytes_s=6 * NBYTES))
+    actors = [world.join(name, STEP_S, behind("east")) for name in ("l0", "l1")]
+    world.run(15.0)
+    assert all(actor.machine.inflow.downlink.asks for actor in actors)
+    assert not relay.taken
+    assert world.site is not None
+
+    def published() -> int:
+        assert world.site is not None
+        return sum(state.stamp.version for state in world.site.body.states)
+
+    before, crossed = published(), relay.link.down.nbytes
+    pulled = [actor.machine.counts["pulled"] for actor in actors]
+    world.run(45.0)
+    assert published() > before + 40
+    assert [actor.machine.counts["pulled"] for actor in actors] == pulled
+    assert relay.link.down.nbytes - crossed < 1.3 * (published() - before) * NBYTES
 
 
 @pytest.mark.slow

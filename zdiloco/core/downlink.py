@@ -1,10 +1,11 @@
-"""What a learner takes of the broadcast: every update, or none, so that it pulls the newest states instead.
+"""What a learner takes of what is published: every update, or none, so that it pulls the newest states instead.
 
 Rule: bodies that a link cannot carry are kept off it. A learner listens once its values are loaded, and as long as it
-keeps up. One that does not leaves the bulk broadcast, with all that waits there for it, and pulls whole states, the
-fragment furthest behind first, few at once, so that its link is full and nothing queues on it. It listens again when
-its link carries what is published, with room, or pulls alone have long kept it up; each time it falls behind anew, it
-waits longer before it tries.
+keeps up. Where one body, sent all at once, would hold its link for long, it asks for each by credit and leaves the bulk
+broadcast: nothing bounds what of that waits before its link, words behind it. One that does not keep up leaves it, too,
+with all that waits there for it, and pulls whole states, the fragment furthest behind first, few at once, so that its
+link is full and nothing queues on it. It listens again when its link carries what is published, with room, or pulls
+alone have long kept it up; each time it falls behind anew, it waits longer before it tries.
 """
 
 from collections import deque
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zdiloco.core.duty import Duty
 from zdiloco.core.joining import LearnerPhase
-from zdiloco.core.machine import Discard, LearnerAction, Listen, Note
+from zdiloco.core.machine import Discard, LearnerAction, Listen, Note, Receive
 from zdiloco.core.messages import Update
 from zdiloco.units import Epoch, Stamp
 
@@ -36,16 +37,23 @@ REST_MOST_S = 300.0
 FIRST_AT_ONCE = 4
 LEAST_AT_ONCE = 2
 """Pulls under way at once: at first, and however slow the link is."""
+BURST_S = 0.05
+LEAST_BURST = 2**17
+FAST_BYTES_S = 12.5e6
+"""A body that would hold a link for longer, and has so many bytes at least, is asked for; fast links are soon free."""
 SOON_S = 1.0
 """A state that is here so soon after its pull shows that more could be under way; a later one that fewer should be."""
 
 
 class Downlink:
-    """The downlink of one learner machine. `known`: the newest version that was heard of, per fragment."""
+    """The downlink of one learner machine. `known`: the newest version that was heard of, per fragment.
+
+    `listening`: every update is taken; `asks`: by credit instead of by broadcast.
+    """
 
     def __init__(self, inflow: "Inflow") -> None:
         self.inflow, self.machine = inflow, inflow.machine
-        self.listening = False
+        self.listening = self.asks = False
         self.known = [-1] * len(inflow.machine.duties)
         self.at_once = FIRST_AT_ONCE
         self._pulled: dict[int, float] = {}
@@ -53,7 +61,7 @@ class Downlink:
         self._published: deque[tuple[float, int]] = deque()
         self._lately: tuple[deque[float], ...] = tuple(deque() for _ in inflow.machine.duties)
         self._since = self._kept_up_since = 0.0
-        self._came_bytes = self._busy_s = 0.0
+        self._came_bytes = self._busy_s = self._bytes_s = 0.0
         self._looked_at: float | None = None
         self._rest_s, self._again_at, self._listened_at = REST_FIRST_S, float("-inf"), float("-inf")
 
@@ -67,13 +75,33 @@ class Downlink:
         return self.inflow.pull(duty, now) if self.listening else []
 
     def announced(self, update: Update, now: float) -> bool:
-        """An update is broadcast. Returns whether its body comes by itself."""
+        """An update is broadcast. Returns whether it is taken."""
         self._published.append((now, update.body.nbytes))
         while self._published[0][0] < now - SPAN_S:
             self._published.popleft()
         self._lately[update.fragment].append(now)
         self.known[update.fragment] = max(self.known[update.fragment], update.stamp.version)
         return self.listening
+
+    def bursts(self, update: Update) -> list[LearnerAction]:
+        """An announced update is taken: leave the broadcast if such bodies hold the link; from now on they are asked
+        for, and so are those that were on their way by broadcast."""
+        if self.asks or not self._holds(update.body.nbytes):
+            return []
+        self.asks = True
+        actions: list[LearnerAction] = [self._asking(update.body.nbytes), Listen(on=False)]
+        for duty in self.machine.duties:
+            for coming in [coming for coming in duty.receiving.values() if not coming.full]:
+                actions += [Discard(update=coming), Receive(update=coming, broadcast=False)]
+        return actions
+
+    def _holds(self, nbytes: int) -> bool:
+        """Whether a body of so many bytes, all at once, would hold the link for long, by what pulls brought of it."""
+        return 0 < self._bytes_s < FAST_BYTES_S and nbytes > max(LEAST_BURST, BURST_S * self._bytes_s)
+
+    def _asking(self, nbytes: int) -> Note:
+        why = f"all at once {nbytes:,} bytes would hold its link, of {self._bytes_s:,.0f} bytes/s, for long"
+        return Note(what="asks for the updates instead of taking the broadcast", why=why)
 
     def beaten(self, duty: Duty, version: int, now: float) -> list[LearnerAction]:
         """A beat says which version there is: who listens and is behind for some beats stops listening."""
@@ -119,7 +147,7 @@ class Downlink:
         """Stop listening; what was on its way by broadcast is not waited for any more."""
         if not self.listening:
             return []
-        self.listening, self.at_once = False, LEAST_AT_ONCE
+        self.listening, self.asks, self.at_once = False, False, LEAST_AT_ONCE
         self._behind.clear()
         self._came_bytes, self._busy_s, self._looked_at, self._kept_up_since = 0.0, 0.0, None, now
         actions: list[LearnerAction] = [Note(what="leaves the broadcast and pulls", why=why), Listen(on=False)]
@@ -170,8 +198,11 @@ class Downlink:
         self.listening, self._listened_at, self._looked_at = True, now, None
         rate = f"{self._came_bytes / self._busy_s:,.0f} bytes/s came by pulls" if self._busy_s else "nothing is behind"
         why = f"its link carries what is published: {rate}" if self._carries(now) else "pulls alone have kept it up"
-        note = Note(what="listens to the broadcast", why=why)
-        actions: list[LearnerAction] = [note, Listen(on=True)]
+        self._bytes_s = self._came_bytes / self._busy_s if self._busy_s else self._bytes_s
+        largest = max((nbytes for _, nbytes in self._published), default=0)
+        self.asks = self._holds(largest)
+        note = self._asking(largest) if self.asks else Note(what="listens to the broadcast", why=why)
+        actions: list[LearnerAction] = [note, *([] if self.asks else [Listen(on=True)])]
         for duty in wanted:
             actions += self.inflow.pull(duty, now)
         return actions

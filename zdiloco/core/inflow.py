@@ -96,16 +96,17 @@ class Inflow:
                 return []
             self.machine.count("gap")
             return self.pull(duty, now)
-        actions: list[LearnerAction] = []
+        actions: list[LearnerAction] = [] if update.full else self.downlink.bursts(update)
         if update.full:
             for stamp in [stamp for stamp in duty.receiving if stamp <= update.stamp]:
                 actions.append(Discard(update=duty.receiving.pop(stamp)))
             if update.stamp in duty.ready:
                 actions.append(Discard(update=duty.ready.pop(update.stamp)[0]))
         elif len(duty.receiving) >= MOST_RECEIVING:
-            return self.pull(duty, now)
+            return actions + self.pull(duty, now)
         duty.receiving[update.stamp] = update
-        return [*actions, Receive(update=update, broadcast=not update.full)]
+        comes = not (update.full or self.downlink.asks)
+        return [*actions, Receive(update=update, broadcast=comes)]
 
     def arrived(self, event: UpdateReady, now: float) -> list[LearnerAction]:
         """The body of an update is complete: it waits for its turn."""

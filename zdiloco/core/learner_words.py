@@ -157,7 +157,8 @@ class Forget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receive:
-    """Assemble the body of this update. `broadcast`: its chunks come by PUB. Answered by `UpdateReady`/`UpdateLost`."""
+    """Assemble the body of this update; its chunks come by PUB (`broadcast`) or by credit. Answered by `UpdateReady` or
+    `UpdateLost`."""
 
     update: Update
     broadcast: bool
