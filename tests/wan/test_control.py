@@ -13,8 +13,14 @@ MBIT_S, WAY_S, QUEUE_S = 50.0, 0.04, 0.1
 MOST_S = 0.25
 AGAIN_S = 0.2 + 2 * WAY_S
 """What a word takes longer that a full queue has dropped: TCP sends it again after its least time-out and a way."""
+MOST_DOWN = 1.15
+"""Bytes down ÷ up where whole values come back: as many values, and words."""
 PARAMETERS = 2_400_000
 """As bf16 they take longer on the way up than the period of half a second: there is always something under way."""
+
+
+LARGE = 12_000_000
+"""With which one fragment is 3 MB: whole values down hold the link for half a second each."""
 
 
 def begun(lab: Lab, published: str) -> Child:
@@ -22,34 +28,36 @@ def begun(lab: Lab, published: str) -> Child:
     sync, merge = {"sync_period": 24, "num_fragments": 8}, {"delta_codec": published}
     lab.write(sync=sync, merge=merge, learner={"save_every_s": 0.0})
     lab.links[0].both(mbit_s=MBIT_S, delay_s=WAY_S, queue_s=QUEUE_S)
+    lab.regions.congestion("cubic")  # what systems come with; another one fills queues less
     syncer = lab.sync()
     lab.until(lab.status, "the syncer answers", syncer)
     return syncer
 
 
 @pytest.mark.parametrize(
-    ("pushed_mb", "published"),
+    ("pushed_mb", "published", "parameters"),
     [
-        pytest.param(12, "int8", marks=pytest.mark.slow, id="12 MB"),
-        pytest.param(200, "int8", marks=pytest.mark.long, id="200 MB"),
-        pytest.param(60, "none", marks=pytest.mark.long, id="whole values down"),
+        pytest.param(12, "int8", PARAMETERS, marks=pytest.mark.slow, id="12 MB"),
+        pytest.param(200, "int8", PARAMETERS, marks=pytest.mark.long, id="200 MB"),
+        pytest.param(60, "none", PARAMETERS, marks=pytest.mark.long, id="whole values down"),
+        pytest.param(60, "none", LARGE, marks=pytest.mark.long, id="large whole values down"),
     ],
 )
 def test_a_word_takes_a_quarter_of_a_second_while_a_learner_pushes(
-    lab_of: Callable[[int], Lab], say: Callable[[str], None], pushed_mb: int, published: str
+    lab_of: Callable[[int], Lab], say: Callable[[str], None], pushed_mb: int, published: str, parameters: int
 ) -> None:
     """99 in 100 at most that, by what is on the link at all times; and by the words' own clock, with what 99 in 100 of
     the same questions take without a link, since on a busy machine both wait for their turns.
 
-    Broadcasts need no credit: where whole values come down, they fill the queue until it drops packets, words among
-    them, which TCP sends again after its time-outs; there 90 in 100 are judged.
+    Where whole values come down the learner asks for them by credit: nothing comes twice, and hardly a packet is
+    dropped. As broadcasts they would fill the queue until it drops words, too.
     """
     lab = lab_of(2)
     syncer, link = begun(lab, published), lab.links[0]
     idle = Echoes(lab, 1)
     lab.until(lambda: len(idle.took_s) >= 10, "answers on an idle link", syncer)
     alone_s = idle.stop()
-    far = lab.ballast(1, "far", PARAMETERS, pace_s=0.02)
+    far = lab.ballast(1, "far", parameters, pace_s=0.02)
     lab.until(lambda: lab.member("far").get("rounds", 0) > 8, "it is merged", syncer, far)
     near, across = Echoes(lab, 0, askers=4, rest_s=2 * WAY_S), Echoes(lab, 1, askers=4)
     before, queues_s = link.carried, list[float]()
@@ -72,6 +80,7 @@ def test_a_word_takes_a_quarter_of_a_second_while_a_learner_pushes(
         f"link p99 {machine * 1e3:.0f} ms; {full:.0f} packets dropped by a full queue"
     )
     assert alone_s[0] >= 2 * WAY_S
-    assert part(took_s, 0.9) <= MOST_S + machine
+    assert published != "none" or down <= MOST_DOWN * up
     assert published == "none" or link_p99 <= MOST_S
-    assert published == "none" or p99 <= MOST_S + machine + (AGAIN_S if full else 0.0)
+    assert part(took_s, 0.9) <= MOST_S + machine
+    assert p99 <= MOST_S + machine + (AGAIN_S if full and published != "none" else 0.0)
