@@ -124,7 +124,9 @@ class LearnerActs:
             self._parts.feed(m.UpdateLost(update=update))
             return
         self._receiving[update.body.transfer] = update
-        self._parts.transfers.expect(m.SYNCER, update.body, self._parts.clock(), passive=action.broadcast)
+        gentle = not (action.broadcast or update.full)
+        now = self._parts.clock()
+        self._parts.transfers.expect(m.SYNCER, update.body, now, passive=action.broadcast, gentle=gentle)
 
     def _wrong_size(self, update: Update) -> str:
         """Say why the announced length cannot be right, before a byte of it is allocated; empty: it can."""

@@ -31,6 +31,7 @@ class _Waiting(NamedTuple):
     body: Body
     passive: bool
     last: bool
+    gentle: bool
 
 
 class Transfers:
@@ -54,10 +55,12 @@ class Transfers:
 
     # ---- bodies that come in
 
-    def expect(self, key: MemberKey, body: Body, now: float, *, passive: bool = False, last: bool = False) -> None:
+    def expect(
+        self, key: MemberKey, body: Body, now: float, *, passive: bool = False, last: bool = False, gentle: bool = False
+    ) -> None:
         """Assemble this body, as soon as memory allows; ends in `arrived` or `lost`, perhaps at once. `last`: behind
-        whatever else comes from this peer."""
-        waiting = _Waiting(key, body, passive, last)
+        whatever else comes from this peer; `gentle`: with less under way."""
+        waiting = _Waiting(key, body, passive, last, gentle)
         if body.nbytes > self.inbox.params.budget_bytes:
             self._lost(key, body.transfer, f"{body.nbytes} bytes are more than the whole byte budget", now)
         elif self.inbox.knows(key, body.transfer):  # a name in use needs no room: it is the same body, or refused
@@ -76,9 +79,9 @@ class Transfers:
 
     def _let_in(self, waiting: _Waiting, now: float) -> bool:
         """Reserve memory for a body; False: there is no room."""
-        key, body, passive, last = waiting
+        key, body, passive, last, gentle = waiting
         try:
-            answer = self.inbox.expect(key, body, now, passive=passive, last=last)
+            answer = self.inbox.expect(key, body, now, passive=passive, last=last, gentle=gentle)
         except PeerError as error:
             self.roads.of(key).malformed["body"] += 1
             self._lost(key, body.transfer, str(error), now)

@@ -61,8 +61,9 @@ class ChunkedFreight(WholeFreight):
     def _expect(self, process: Process, key: MemberKey, what: m.Fetchable | Update | Loan, passive: bool) -> None:
         depot, place = process.depot, (key, what.body.transfer)
         depot.wanted[place] = what
+        last, gentle = isinstance(what, Loan), isinstance(what, Update) and not (passive or what.full)
         try:
-            answer = depot.inbox.expect(key, what.body, self.world.now, passive=passive, last=isinstance(what, Loan))
+            answer = depot.inbox.expect(key, what.body, self.world.now, passive=passive, last=last, gentle=gentle)
         except PeerError as error:
             self._lost(process, place, str(error))
             return

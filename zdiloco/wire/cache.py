@@ -219,7 +219,7 @@ class Cache:
         if not self._make_room(update):
             return False
         try:
-            answer = self.inbox.expect(UPSTREAM, body, now, passive=passive)
+            answer = self.inbox.expect(UPSTREAM, body, now, passive=passive, gentle=not (passive or update.full))
         except MalformedFrame:
             return False
         assembly = self.inbox.assembly(UPSTREAM, body.transfer)

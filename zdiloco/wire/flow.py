@@ -15,7 +15,7 @@ from zdiloco.errors import ConfigError
 from zdiloco.knobs import check_knobs, knob
 from zdiloco.wire.assembly import Assembly
 from zdiloco.wire.frames import CHUNK_BYTES
-from zdiloco.wire.pace import Pace
+from zdiloco.wire.pace import GAIN, GENTLE_GAIN, Pace
 from zdiloco.wire.transfer import MAX_RANGES, Credit
 
 MAX_WINDOW_BYTES = 2**28
@@ -54,13 +54,15 @@ class InboxParams:
 @dataclass(kw_only=True, slots=True, eq=False)
 class Incoming:
     """One transfer under way. `told`: chunks granted so far; `owed_bytes`: granted and not in yet; `last`: whatever
-    else comes from its peer goes before it; `unheard`: nothing of it came by broadcast."""
+    else comes from its peer goes before it; `gentle`: less of it is under way; `unheard`: nothing of it came by
+    broadcast."""
 
     peer: Hashable
     assembly: Assembly
     order: int
     broadcast: bool
     last: bool = False
+    gentle: bool = False
     repairing: bool = False
     unheard: bool = False
     done: bool = False
@@ -188,7 +190,8 @@ class Stream:
         grown, before_bytes = [], self.owed_bytes
         while self._waiting:
             entry = self._waiting[0]
-            window_bytes = self.pace.window_bytes(entry.assembly.body.chunk_bytes, self._params.window_bytes)
+            gain = GENTLE_GAIN if entry.gentle else GAIN
+            window_bytes = self.pace.window_bytes(entry.assembly.body.chunk_bytes, self._params.window_bytes, gain)
             end, size = self._next_grant(entry, window_bytes - self.owed_bytes)
             final = end == entry.assembly.count
             if end == entry.told or not (final or not entry.owed_bytes or size >= window_bytes // 4):

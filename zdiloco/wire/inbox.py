@@ -104,13 +104,15 @@ class Inbox:
         """Bytes granted to peers and not yet arrived."""
         return sum(stream.owed_bytes for stream in self._streams.values())
 
-    def expect(self, peer: Hashable, body: Body, now: float, passive: bool = False, last: bool = False) -> Expected:
+    def expect(
+        self, peer: Hashable, body: Body, now: float, *, passive: bool = False, last: bool = False, gentle: bool = False
+    ) -> Expected:
         """Let a body in: reserve its memory, and grant credit as the peer's window allows.
 
         `passive`: its chunks are broadcast, so nothing is granted; only what was lost will be asked for. `last`: it is
-        granted what others of this peer leave. Expecting the same body again is harmless. Raises: MalformedFrame where
-        the peer announces another body under a name in use, chunk sizes that are not allowed, more than MAX_TRANSFERS
-        transfers, or an empty body with a wrong digest.
+        granted what others of this peer leave. `gentle`: less is under way. Expecting the same body again is harmless.
+        Raises: MalformedFrame where the peer announces another body under a name in use, chunk sizes that are not
+        allowed, more than MAX_TRANSFERS transfers, or an empty body with a wrong digest.
         """
         self._now = max(self._now, now)
         known = self._entries.get((peer, body.transfer))
@@ -120,7 +122,9 @@ class Inbox:
             return Expected.FULL
         if self._held[peer] >= MAX_TRANSFERS:
             raise MalformedFrame(f"a peer has {MAX_TRANSFERS} transfers under way; more are not let in")
-        entry = Incoming(peer=peer, assembly=Assembly(body), order=next(self._orders), broadcast=passive, last=last)
+        entry = Incoming(
+            peer=peer, assembly=Assembly(body), order=next(self._orders), broadcast=passive, last=last, gentle=gentle
+        )
         if entry.assembly.complete and not entry.assembly.digest_is_right:
             raise MalformedFrame(f"the empty transfer {body.transfer!r} has a wrong digest")
         self._entries[(peer, body.transfer)] = entry

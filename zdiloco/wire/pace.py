@@ -11,6 +11,8 @@ PROBES = 4
 """So many of the last measurements are looked at."""
 GAIN = 2.0
 """Under way is so many times what the link holds: with less, a credit that is late leaves it idle."""
+GENTLE_GAIN = 1.5
+"""The same for what may come a little later, if words then wait less behind it: updates that are asked for."""
 LEAST_WAY_S = 0.05
 """The way there and back is taken for no shorter: on a near link threads that wait for their turn are the delay."""
 FIRST_CHUNKS = 2
@@ -69,9 +71,9 @@ class Pace:
         """Something was asked for again, or is not wanted any more: what is under way measures nothing."""
         self._probe_at = self._alone_since = None
 
-    def window_bytes(self, chunk_bytes: int, most_bytes: int) -> int:
-        """How much may be under way: twice what the link holds, two chunks at least, `most_bytes` at most."""
-        wanted = GAIN * self.bytes_s * max(self.way_s, LEAST_WAY_S) if self._rates else FIRST_BYTES
+    def window_bytes(self, chunk_bytes: int, most_bytes: int, gain: float = GAIN) -> int:
+        """How much may be under way: `gain` times what the link holds, two chunks at least, `most_bytes` at most."""
+        wanted = gain * self.bytes_s * max(self.way_s, LEAST_WAY_S) if self._rates else FIRST_BYTES
         return min(most_bytes, max(int(wanted), FIRST_CHUNKS * chunk_bytes))
 
 
