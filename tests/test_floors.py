@@ -30,6 +30,7 @@ FLOORS = {
     "plan": 4.5,
     "node": 4.0,
     "rundir": 3.5,
+    "wanlab": 3.5,
     "sim": 4.0,
     "wire": 3.0,
     "whatif": 2.8,

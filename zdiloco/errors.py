@@ -1,14 +1,15 @@
 """One tree of exceptions; the class says whose fault it is.
 
-    ZdilocoError
-      ConfigError            the user's: a file, key, flag or model that cannot work (exit code 2)
-      PeerError              the other side's: handled as an event, never let out of a loop
-        MalformedFrame         bytes that do not parse, or break a bound
-        VersionMismatch        another protocol, run, layout or codec
-        StaleIncarnation       a process that a newer one has replaced
-      StoreError             the disk's: unreadable, truncated, foreign or full
-      LinkError              nobody answers, or the other side is gone for good (exit code 3)
-      MachineError           ours: a state that the rules exclude
+ZdilocoError
+  ConfigError            the user's: a file, key, flag or model that cannot work (exit code 2)
+  PeerError              the other side's: handled as an event, never let out of a loop
+    MalformedFrame         bytes that do not parse, or break a bound
+    VersionMismatch        another protocol, run, layout or codec
+    StaleIncarnation       a process that a newer one has replaced
+  StoreError             the disk's: unreadable, truncated, foreign or full
+  LinkError              nobody answers, or the other side is gone for good (exit code 3)
+  LabError               this machine's: it lacks what a lab of namespaces and links wants
+  MachineError           ours: a state that the rules exclude
 """
 
 
@@ -48,6 +49,10 @@ class LinkError(ZdilocoError):
     """The other side does not answer, or is gone for good."""
 
     exit_code = 3
+
+
+class LabError(ZdilocoError):
+    """This machine lacks what a lab of namespaces and links wants, or has no such lab up; the text says what to do."""
 
 
 class MachineError(ZdilocoError):

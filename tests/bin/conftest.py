@@ -23,6 +23,7 @@ LIMIT_S = 120
 FAKE_PYTHON = """#!/bin/sh
 case "$1 $2" in
     -c*) exec "$REAL_PYTHON" "$@" ;;
+    "-m zdiloco.cli.wanlab") shift 2 && echo "$OMP_WAIT_POLICY: $*, with $(command -v zdiloco)" ;;
     --version*) echo "Python 3.11.9" ;;
     "-m venv")
         echo "venv" >>"$FAKE_LOG"

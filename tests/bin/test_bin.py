@@ -36,7 +36,7 @@ pytestmark = pytest.mark.proc
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-@pytest.mark.parametrize("script", ["zdiloco", "test"])
+@pytest.mark.parametrize("script", ["zdiloco", "test", "wan-lab"])
 def test_no_python_is_one_line(checkout: Checkout, script: str, shell: str) -> None:
     """Without any Python both scripts fail with one line that says what to install."""
     code, out, err = checkout.run(shell, str(checkout.root / "bin" / script))
@@ -98,6 +98,14 @@ def test_it_works_through_links_from_anywhere(fit: Checkout, tmp_path: pathlib.P
     assert fit.run("relative", "x")[:2] == (0, "PASSIVE: x\n")
     for shell in ("sh", "bash"):
         assert fit.run(shell, str(fit.path / "relative"), "y") == (0, "PASSIVE: y\n", [])
+
+
+def test_what_the_lab_runs_finds_the_command(fit: Checkout, tmp_path: pathlib.Path) -> None:
+    """`bin/wan-lab exec REGION -- zdiloco ...` is that of the checkout, though PATH has none; also through a link."""
+    (fit.path / "lab").symlink_to(fit.root / "bin" / "wan-lab")
+    told = f"PASSIVE: exec a -- zdiloco, with {fit.root}/.venv/bin/zdiloco\n"
+    assert fit.run(str(fit.root / "bin" / "wan-lab"), "exec", "a", "--", "zdiloco")[:2] == (0, told)
+    assert fit.run("lab", "exec", "a", "--", "zdiloco") == (0, told, [])
 
 
 def test_no_network_is_one_line(fit: Checkout) -> None:

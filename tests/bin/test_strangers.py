@@ -31,7 +31,7 @@ def system(checkout: Checkout, name: str, machine: str) -> Checkout:
 
 
 @pytest.mark.parametrize("name", ["MINGW64_NT-10.0-22631", "MSYS_NT-10.0", "CYGWIN_NT-10.0"])
-@pytest.mark.parametrize("script", ["zdiloco", "test"])
+@pytest.mark.parametrize("script", ["zdiloco", "test", "wan-lab"])
 def test_windows_is_one_line(fit: Checkout, script: str, name: str) -> None:
     code, out, err = system(fit, name, "x86_64").run(str(fit.root / "bin" / script))
     assert (code, out, len(err)) == (1, "", 1)
@@ -148,6 +148,8 @@ def test_other_shells_run_the_scripts(fit: Checkout, shell: str) -> None:
     name, *options = shell.split()
     where = wanted(name)
     assert fit.run(where, *options, str(fit.root / "bin" / "zdiloco"), "x")[:2] == (0, "PASSIVE: x\n")
+    code, out, _ = fit.run(where, *options, str(fit.root / "bin" / "wan-lab"), "show")
+    assert (code, out) == (0, f"PASSIVE: show, with {fit.root}/.venv/bin/zdiloco\n")
 
 
 def test_shellcheck_finds_nothing() -> None:

@@ -4,38 +4,21 @@ Rule: whatever happens, nothing is left behind; what a killed test has left, the
 `enter` a namespace are in it, and what they open stays there. Links are as fast as the machine; `tests/wan` has others.
 """
 
-import ctypes
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-CLONE_NEWNET = 0x40000000
+from zdiloco.wanlab import namespaces as wanlab
+from zdiloco.wanlab.namespaces import enter, ip
+
 PREFIX = "zdiloco"
 _NAME = re.compile(rf"{PREFIX}-(\d+)-\d+")
 
 
-def ip(*arguments: str) -> str:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr.strip()}"
-    return done.stdout
-
-
 def why_not() -> str:
     """Why there can be none here, and what to do; empty: there can."""
-    if shutil.which("ip") is None:
-        return "network namespaces want the command ip: apt-get install iproute2"
-    if os.geteuid() != 0:
-        return "network namespaces want root"
-    probe = f"{PREFIX}-{os.getpid()}-99"
-    try:
-        ip("netns", "add", probe)
-    except AssertionError as error:
-        return f"network namespaces are not to be had here: {error}"
-    ip("netns", "del", probe)
-    return ""
+    return wanlab.why_not(f"{PREFIX}-{os.getpid()}-99")
 
 
 def sweep() -> None:
@@ -44,17 +27,6 @@ def sweep() -> None:
         found = _NAME.match(line)
         if found and not Path(f"/proc/{found[1]}").exists():
             ip("netns", "del", found[0])
-
-
-def enter(name: str) -> None:
-    """Put the calling thread into the namespace of this name, for the rest of its life."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = os.open(f"/run/netns/{name}", os.O_RDONLY)
-    try:
-        if libc.setns(handle, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    finally:
-        os.close(handle)
 
 
 class Regions:

@@ -4,9 +4,9 @@
                                                        --------------
                                                            link 2      region 2: ...
 
-Rule: a region is a network namespace, a link the process of `link.py`, everybody a real `zdiloco` process that opens
-its sockets in its region. Nothing is left when the test ends, nor after a crash: devices go with the link's process,
-that one with the test's, and namespaces without their test are removed by the next one.
+Rule: a region is a network namespace, a link the process of `zdiloco/wanlab/link.py`, everybody a real `zdiloco`
+process that opens its sockets in its region. Nothing is left when the test ends, nor after a crash: devices go with the
+link's process, that one with the test's, and namespaces without their test are removed by the next one.
 """
 
 import json
@@ -21,17 +21,17 @@ from typing import Any, TypeVar
 
 from tests.accept.stage import LIMIT_S, ROOT, Child, Stage
 from tests.net.namespaces import Regions, ip, why_not
-from tests.wan.link import TUN
 from zdiloco.chaos.forked import Nursery
 from zdiloco.config import to_toml
 from zdiloco.errors import LinkError
 from zdiloco.node.query import Query
+from zdiloco.wanlab.link import TUN
 
 PORT, RELAY_PORT = 5700, 5710
 Result = TypeVar("Result")
 Carried = dict[str, dict[str, float]]
-"""By direction (`up`: away from the region), what a link has carried so far: the fields of `way.Carried`, and
-`waiting_bytes`, `queue_s`: what is on it now, and how long one more packet would wait for it."""
+"""By direction (`up`: away from the region), what a link has carried so far: the fields of `Carried` in
+`zdiloco/wanlab/way.py`, and `waiting_bytes`, `queue_s`: what is on it now, and how long one more packet would wait."""
 
 
 def why_no_lab() -> str:
@@ -46,7 +46,7 @@ class Link:
 
     def __init__(self, regions: "Shaped", region: int) -> None:
         self.device = f"lab{region}"
-        words = ["-m", "tests.wan.link", regions.names[0], regions.names[region], self.device, str(region)]
+        words = ["-m", "zdiloco.wanlab.link", regions.names[0], regions.names[region], self.device, str(region)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdin=pipe, stdout=pipe)
         try:

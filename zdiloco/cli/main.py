@@ -55,30 +55,30 @@ for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan, doctor)
     cli.add_command(command)
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "zdiloco") -> int:
     """Run one command line (that of the process when None) and return its exit code; errors are printed here."""
     try:
-        code = cli.main(args=arguments, prog_name="zdiloco", standalone_mode=False)
+        code = command.main(args=arguments, prog_name=name, standalone_mode=False)
     except NO_ARGUMENTS as error:
         error.show()  # the help itself
         return int(error.exit_code)
     except click.ClickException as error:
-        _say(error.format_message())
+        _say(error.format_message(), name)
         context = getattr(error, "ctx", None)
         if context is not None:
             click.echo(f"Try '{context.command_path} --help'.", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted")
+        _say("interrupted", name)
         return INTERRUPTED
     except ZdilocoError as error:
-        _say(str(error))
+        _say(str(error), name)
         return error.exit_code
     return code if isinstance(code, int) else 0
 
 
-def _say(what: str) -> None:
-    click.echo(f"zdiloco: {' '.join(what.split())}", err=True)
+def _say(what: str, name: str) -> None:
+    click.echo(f"{name}: {' '.join(what.split())}", err=True)
 
 
 def main() -> None:

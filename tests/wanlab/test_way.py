@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.wan.way import LATE_S, Shape, Way
+from zdiloco.wanlab.way import LATE_S, Shape, Way
 
 PACKET = bytes(1250)
 """At 10 Mbit/s it takes a millisecond."""

@@ -15,10 +15,12 @@ LATE_S = 0.01
 @dataclass(kw_only=True, slots=True)
 class Shape:
     """A direction as it is now. `queue_s`: a packet that would wait longer is dropped; `loss`: part of all packets;
-    `largest`: longer ones vanish, in bytes."""
+    `largest`: longer ones vanish, in bytes; `jitter_s`: the delay is drawn evenly from so much less to so much more, and
+    none overtakes another by that."""
 
     mbit_s: float = 1000.0
     delay_s: float = 0.0
+    jitter_s: float = 0.0
     queue_s: float = 0.1
     loss: float = 0.0
     largest: int = 65_536
@@ -66,7 +68,11 @@ class Way:
             self.carried.full += 1
             return
         self._free_at = begins_at + len(packet) * 8e-6 / shape.mbit_s
-        self._under_way.append((self._free_at + shape.delay_s, packet))
+        due_at = self._free_at + shape.delay_s
+        if shape.jitter_s:
+            due_at += self._rng.uniform(-shape.jitter_s, shape.jitter_s)
+            due_at = max(due_at, self._under_way[-1][0] if self._under_way else now)
+        self._under_way.append((due_at, packet))
 
     def due_at(self) -> float:
         """When the next one comes out; infinity: none is under way."""
