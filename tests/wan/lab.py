@@ -101,6 +101,10 @@ class Shaped(Regions):
         self.links.append(Link(self, region))
         self._address(region, self.links[-1].device, self.links[-1].device)
 
+    def near(self, region: int) -> str:
+        """The address of region 0, as this region dials it."""
+        return f"10.77.{region}.1"
+
     def congestion(self, name: str) -> None:
         """Have TCP between regions use this congestion control, which only routes can choose freely."""
         for region, link in enumerate(self.links, 1):
@@ -140,7 +144,7 @@ class Lab(Stage):
         super().write(**{**sections, "net": net})
         for region in range(len(self.regions.names)):
             for behind in (False, True) if region else (False,):
-                host = f"10.77.{region}.1" if region and not behind else "127.0.0.1"
+                host = self.regions.near(region) if region and not behind else "127.0.0.1"
                 dials = replace(self.config.net, connect=host, port=RELAY_PORT if behind else PORT)
                 config = replace(self.config, net=dials, relay=replace(self.config.relay, port=RELAY_PORT))
                 self.toml_of(region, behind).write_text(to_toml(config), encoding="utf-8")

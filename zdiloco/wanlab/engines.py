@@ -28,6 +28,8 @@ SMALL_PACKET = 200
 ANSWER_S = 20.0
 AS_FAST_AS_IT_CAN = {"mbit_s": 1e6, "queue_s": 60.0}
 """tbf has the rate and the queue, not the process."""
+_started: list[subprocess.Popen[bytes]] = []
+"""Links that this process has started and not yet seen the end of; they outlive it."""
 
 
 class Laid(msgspec.Struct, kw_only=True):
@@ -127,6 +129,11 @@ def asked(link: Laid, run_dir: Path, words: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def reap() -> None:
+    """Forget the links of this process that have ended, so that none stays a zombie."""
+    _started[:] = [each for each in _started if each.poll() is None]
+
+
 def socket_of(link: Laid, run_dir: Path) -> Path:
     """Where its process listens."""
     return run_dir / f"{link.name}.sock"
@@ -145,6 +152,7 @@ def _start(link: Laid, run_dir: Path) -> None:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
     link.pid = process.pid
+    _started.append(process)
     assert process.stdout
     with process.stdout:
         if not process.stdout.readline():

@@ -177,6 +177,7 @@ class Lab:
             _end(_inside(where), lambda pid, where=where: _is_inside(pid, where), signal.SIGTERM)
             _end(_inside(where), lambda pid, where=where: _is_inside(pid, where), signal.SIGKILL)
         _end(links, self._is_link, signal.SIGKILL)
+        engines.reap()
         for where in mine:
             ip("netns", "del", where)
         there = bool(mine or links or self.run_dir.exists())

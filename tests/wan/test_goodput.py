@@ -1,0 +1,147 @@
+"""What a learner's contributions get of a far link, beside raw TCP on the same link in the same run.
+
+Rule: raw TCP is one connection that sends as much as it can, measured before and after the learner; both without their
+first seconds, in which TCP looks for the rate. A contribution counts by its payload, when it has arrived whole.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.accept.stage import SLOW_MACHINE_S, Child
+from tests.wan.lab import Lab
+from tests.wan.put_up import PutUp
+from zdiloco.rundir.journal import read_journal
+
+pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.wan, pytest.mark.timeout(SLOW_MACHINE_S)]
+PROFILE, LINK = "one-link-200mbit-80ms", "wan"
+PORT, PIECE, SOCKET_LIMIT_S = 5900, 2**18, 30.0
+PARAMETERS, FRAGMENTS = 24_000_000, 24
+"""In fp32 4 MB a fragment; all of them with every step are more than the link takes."""
+SECTIONS: dict[str, dict[str, Any]] = {
+    "sync": {"sync_period": 1, "num_fragments": FRAGMENTS, "report_every_s": 0.2, "beat_every_s": 1.0,
+             "suspect_after_s": 6.0, "gone_after_s": 20.0, "checkpoint_every_s": 600.0},
+    "learner": {"codec": "fp32", "silent_after_s": 15.0, "answer_timeout_s": 15.0, "save_every_s": 0.0},
+    "merge": {"delta_codec": "4bit"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def put_up(request: pytest.FixtureRequest) -> Iterator[PutUp]:
+    """The profile, taken down whatever happens; skips, with the reason, where there can be none."""
+    request.getfixturevalue("regions_of")
+    made = PutUp(PROFILE)
+    yield made
+    made.close()
+
+
+def raw_mbit_s(regions: PutUp, settles_s: float, seconds: float) -> float:
+    """What one connection carries from region 1 to region 0, after it has settled."""
+    with regions.asked(0, lambda: socket.create_server(("0.0.0.0", PORT))) as server:
+        server.settimeout(SOCKET_LIMIT_S)
+        far = regions.asked(1, lambda: socket.create_connection((regions.near(1), PORT), SOCKET_LIMIT_S))
+        near, _ = server.accept()
+    stopping = threading.Event()
+
+    def push() -> None:
+        piece = bytes(PIECE)
+        while not stopping.is_set():
+            far.sendall(piece)
+        far.close()
+
+    thread = threading.Thread(target=push, name="push")
+    buffer = bytearray(PIECE)
+    with near:
+        near.settimeout(SOCKET_LIMIT_S)
+        thread.start()
+        began = time.monotonic()
+        while time.monotonic() < began + settles_s:
+            assert near.recv_into(buffer)
+        began, nbytes = time.monotonic(), 0
+        while time.monotonic() < began + seconds:
+            nbytes += near.recv_into(buffer)
+        took_s = time.monotonic() - began
+        stopping.set()
+        while near.recv_into(buffer):
+            pass
+    thread.join(SOCKET_LIMIT_S)
+    return nbytes * 8e-6 / took_s
+
+
+class Pushing:
+    """A learner in region 1 that always has more contributions than its link takes, and its syncer in region 0."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.syncer = lab.sync()
+        lab.until(lab.status, "the syncer answers", self.syncer)
+        self.learner = lab.ballast(1, "far", PARAMETERS, 0.01)
+
+    @property
+    def everybody(self) -> list[Child]:
+        return [self.syncer, self.learner]
+
+    def arrived(self) -> list[tuple[float, int]]:
+        """When contributions came, and their payload."""
+        journal: Iterable[Any] = read_journal(self.lab.run_dir)
+        return [(line["t"], line["nbytes"]) for line in journal if line["kind"] == "arrived"]
+
+    def mbit_s(self, settles_s: float, seconds: float) -> float:
+        """Payload that arrives in a second, after it has settled, from one arrival to another."""
+        first = self.lab.until(self.arrived, "a contribution", *self.everybody)[0][0]
+        begins, ends = first + settles_s, first + settles_s + seconds
+        came = self.lab.until(
+            lambda: (found := self.arrived())[-1][0] > ends and found, "contributions", *self.everybody
+        )
+        inside = [(at, nbytes) for at, nbytes in came if begins <= at <= ends]
+        assert len(inside) > 2, came
+        return sum(nbytes for _, nbytes in inside[1:]) * 8e-6 / (inside[-1][0] - inside[0][0])
+
+    def end(self) -> None:
+        for each in (self.learner, self.syncer):
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.parametrize(
+    ("settles_s", "seconds"),
+    [pytest.param(4.0, 15.0, marks=pytest.mark.long, id="15 s")],
+)
+@pytest.mark.parametrize(
+    ("loss", "stripes", "least"),
+    [
+        pytest.param("0%", 1, 0.95, id="no loss"),
+        pytest.param("0.1%", 1, None, id="some loss"),
+        pytest.param("1%", 1, None, id="much loss"),
+        pytest.param("1%", 4, 1.2, id="much loss on four"),
+    ],
+)
+def test_contributions_get_what_raw_tcp_gets(
+    put_up: PutUp, request: pytest.FixtureRequest, say: Callable[[str], None], tmp_path: Path,
+    loss: str, stripes: int, least: float | None, settles_s: float, seconds: float,
+) -> None:  # fmt: skip
+    lab = Lab(tmp_path, request.getfixturevalue("forks"), put_up)
+    try:
+        put_up.change(LINK, rate="1000mbit", delay="1ms", queue="20ms")
+        ceiling = raw_mbit_s(put_up, 1.0, 3.0)
+        put_up.change(LINK, rate="200mbit", delay="40ms", queue="100ms", loss=loss)
+        lab.write(**SECTIONS, net={"stripes": stripes})
+        before = raw_mbit_s(put_up, settles_s, seconds)
+        pushing = Pushing(lab)
+        goodput = pushing.mbit_s(settles_s, seconds)
+        pushing.end()
+        after = raw_mbit_s(put_up, settles_s, seconds)
+    finally:
+        lab.close()
+    raw = (before + after) / 2
+    say(
+        f"200 Mbit/s, 80 ms, loss {loss}, engine {put_up.state.engine} (it can do {ceiling:.0f} Mbit/s): a learner's "
+        f"payload on {stripes} stripe(s) {goodput:.1f} Mbit/s, raw TCP {before:.1f} before and {after:.1f} after: "
+        f"{goodput / raw:.2f}"
+    )
+    assert least is None or goodput >= least * raw
