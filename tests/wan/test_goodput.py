@@ -43,6 +43,14 @@ def put_up(request: pytest.FixtureRequest) -> Iterator[PutUp]:
     made.close()
 
 
+@pytest.fixture
+def lab(put_up: PutUp, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    """A stage in it; whoever still runs at the end is killed."""
+    made = Lab(tmp_path, request.getfixturevalue("forks"), put_up)
+    yield made
+    made.close()
+
+
 def raw_mbit_s(regions: PutUp, settles_s: float, seconds: float) -> float:
     """What one connection carries from region 1 to region 0, after it has settled."""
     with regions.asked(0, lambda: socket.create_server(("0.0.0.0", PORT))) as server:
@@ -126,26 +134,21 @@ class Pushing:
     ],
 )
 def test_contributions_get_what_raw_tcp_gets(
-    put_up: PutUp, request: pytest.FixtureRequest, say: Callable[[str], None], tmp_path: Path,
-    loss: str, stripes: int, least: float | None,
+    put_up: PutUp, lab: Lab, say: Callable[[str], None], loss: str, stripes: int, least: float | None
 ) -> None:  # fmt: skip
     """With loss it is told and not judged: docs/log.md says how far it falls short."""
-    lab = Lab(tmp_path, request.getfixturevalue("forks"), put_up)
-    try:
-        put_up.change(LINK, rate="1000mbit", delay="1ms", queue="20ms")
-        ceiling = raw_mbit_s(put_up, 1.0, 3.0)
-        put_up.change(LINK, rate="200mbit", delay="40ms", queue="100ms", loss=loss)
-        before = raw_mbit_s(put_up, *RAW_S)
-        put_up.change(LINK, loss="0%")
-        lab.write(**SECTIONS, net={"stripes": stripes})
-        pushing = Pushing(lab)
-        pushing.begun()
-        put_up.change(LINK, loss=loss)
-        goodput = pushing.mbit_s(*LEARNER_S)
-        pushing.end()
-        after = raw_mbit_s(put_up, *RAW_S)
-    finally:
-        lab.close()
+    put_up.change(LINK, rate="1000mbit", delay="1ms", queue="20ms")
+    ceiling = raw_mbit_s(put_up, 1.0, 3.0)
+    put_up.change(LINK, rate="200mbit", delay="40ms", queue="100ms", loss=loss)
+    before = raw_mbit_s(put_up, *RAW_S)
+    put_up.change(LINK, loss="0%")
+    lab.write(**SECTIONS, net={"stripes": stripes})
+    pushing = Pushing(lab)
+    pushing.begun()
+    put_up.change(LINK, loss=loss)
+    goodput = pushing.mbit_s(*LEARNER_S)
+    pushing.end()
+    after = raw_mbit_s(put_up, *RAW_S)
     raw = (before + after) / 2
     say(
         f"200 Mbit/s, 80 ms, loss {loss}, engine {put_up.state.engine} (it can do {ceiling:.0f} Mbit/s): a learner's "
