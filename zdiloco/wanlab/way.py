@@ -15,8 +15,8 @@ LATE_S = 0.01
 @dataclass(kw_only=True, slots=True)
 class Shape:
     """A direction as it is now. `queue_s`: a packet that would wait longer is dropped; `loss`: part of all packets;
-    `largest`: longer ones vanish, in bytes; `jitter_s`: the delay is drawn evenly from so much less to so much more, and
-    none overtakes another by that."""
+    `largest`: longer ones vanish, in bytes; `jitter_s`: the delay is drawn evenly from so much less to so much more,
+    and none overtakes another by that."""
 
     mbit_s: float = 1000.0
     delay_s: float = 0.0
