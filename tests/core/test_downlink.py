@@ -70,6 +70,7 @@ def test_where_one_update_would_hold_the_link_each_is_asked_for(
 ) -> None:
     """It takes every update as before, but none comes unasked; also where nothing was published when it began."""
     monkeypatch.setattr(downlinks, "LEAST_BURST", 0)
+    monkeypatch.setattr(downlinks, "TELLING_BYTES", 0)
     world = World(SyncParams(), FRAGMENTS, exact=False, chunked=True) if first else world
     slow = world.join("slow", STEP_S, Link(latency_s=0.04, down_bytes_s=3 * PUBLISHED))
     near = world.join("near by", STEP_S, Link(latency_s=0.01))
@@ -83,6 +84,14 @@ def test_where_one_update_would_hold_the_link_each_is_asked_for(
     assert slow.machine.counts["pulled"] == pulled
     assert all(duty.progress.seen.version >= held[duty.index] + 4 for duty in slow.machine.duties)
     assert max(lags(world, slow)) <= 1
+
+
+def test_a_few_bytes_at_a_start_are_no_measure_of_a_link(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    """All its values together came slowly, and are little: that may have been anybody's doing."""
+    monkeypatch.setattr(downlinks, "LEAST_BURST", 0)
+    world.join("slow", STEP_S, Link(latency_s=0.04, down_bytes_s=3 * PUBLISHED))
+    world.run(world.now + 15.0)
+    assert not [note for note in world.notes if "asks for the updates" in note]
 
 
 @pytest.mark.slow

@@ -127,6 +127,8 @@ class World:
         trainers = self.run.trainers
         self.run.until(lambda: all(trainer.steps > 0 for trainer in trainers), "everybody is there")
         self.run.until(lambda: min(self.versions()) > 1, "rounds of every fragment")
+        links = [node_of(trainer).machine.inflow.downlink for trainer in trainers]
+        self.run.until(lambda: all(link.listening for link in links), "everybody takes updates, not whole states")
         begun, before = self.carried()
         self.run.until(lambda: sum(self.versions()) >= sum(begun) + ROUNDS, "rounds")
         ended, after = self.carried()

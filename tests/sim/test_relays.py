@@ -123,6 +123,7 @@ def test_what_a_region_asks_for_instead_of_the_broadcast_crosses_its_far_link_on
 ) -> None:
     """One update would hold the far link: nobody there takes the broadcast, and both learners get every update."""
     monkeypatch.setattr(downlinks, "LEAST_BURST", 0)
+    monkeypatch.setattr(downlinks, "TELLING_BYTES", 0)
     world = world_of()
     world.join("near", STEP_S)
     relay = world.relays.start(RelaySpec(name="east"), Link(FAR_S, down_bytes_s=6 * NBYTES))

@@ -41,6 +41,8 @@ BURST_S = 0.05
 LEAST_BURST = 2**17
 FAST_BYTES_S = 12.5e6
 """A body that would hold a link for longer, and has so many bytes at least, is asked for; fast links are soon free."""
+TELLING_BYTES = 2**21
+"""What less than that took says more of how soon everybody answers, at a start, than of the link."""
 SOON_S = 1.0
 """A state that is here so soon after its pull shows that more could be under way; a later one that fewer should be."""
 
@@ -198,7 +200,8 @@ class Downlink:
         self.listening, self._listened_at, self._looked_at = True, now, None
         rate = f"{self._came_bytes / self._busy_s:,.0f} bytes/s came by pulls" if self._busy_s else "nothing is behind"
         why = f"its link carries what is published: {rate}" if self._carries(now) else "pulls alone have kept it up"
-        self._bytes_s = self._came_bytes / self._busy_s if self._busy_s else self._bytes_s
+        if self._busy_s and self._came_bytes >= TELLING_BYTES:
+            self._bytes_s = self._came_bytes / self._busy_s
         largest = max((nbytes for _, nbytes in self._published), default=0)
         self.asks = self._holds(largest)
         note = self._asking(largest) if self.asks else Note(what="listens to the broadcast", why=why)
