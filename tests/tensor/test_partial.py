@@ -135,7 +135,8 @@ def test_nothing_that_makes_no_sense_is_taken_apart():
     nan, minus = np.float32("nan").tobytes(), np.float64(-1).tobytes()
     for wrong, why in (
         (data[:-1], "bytes, where"), (data + b"-", "bytes, where"), (nan + data[4:], "NaN"),
-        (data[:-8] + minus, "negative"), (data[:-8] + np.float64("inf").tobytes(), "not finite"),
+        (data[:-8] + minus, "between"), (data[:-8] + np.float64("inf").tobytes(), "between"),
+        (bytes(len(data) - 8) + np.float64(1e300).tobytes(), "between 0 and 1e.18"),  # times 0 it is no norm at all
     ):  # fmt: skip
         with pytest.raises(MalformedFrame, match=why):
             split_bundle(MIXED, memoryview(wrong), "rda", "fp32")

@@ -24,6 +24,8 @@ CANCELLED = 1e-3
 """Members whose mean direction on a tensor is shorter have cancelled each other: they are better merged one by one."""
 TINY = 1e-30
 """A tensor with a smaller mean norm could not be divided by it in fp32."""
+MOST_RADIUS = 1e18
+"""No norm that is taken is larger (`core.norms`), and what values are multiplied by must fit fp32."""
 RADIUS_BYTES = 8
 
 
@@ -69,14 +71,14 @@ class Split:
 def split_bundle(fragment: Fragment, data: memoryview, method: str, codec: str) -> Split:
     """Take a bundle apart. `norm` is no larger than the largest of its members', but for rounding (28).
 
-    Raises: MalformedFrame where its length is wrong, or a number in it is not finite or a radius negative.
+    Raises: MalformedFrame where its length is wrong, or a number in it is not finite or a radius cannot be one.
     """
     if data.nbytes != bundle_bytes(fragment, codec):
         raise MalformedFrame(f"a bundle of {data.nbytes} bytes, where {bundle_bytes(fragment, codec)} are right")
     at = get_codec(codec).encoded_bytes(fragment.numel)
     radii = tuple(float(radius) for radius in np.frombuffer(data[at:], dtype="<f8"))
-    if not all(0.0 <= radius < math.inf for radius in radii):
-        raise MalformedFrame("a radius of the bundle is negative or not finite")
+    if not all(0.0 <= radius <= MOST_RADIUS for radius in radii):
+        raise MalformedFrame(f"a radius of the bundle is not between 0 and {MOST_RADIUS:g}")
     squares = get_codec(codec).open(data[:at], fragment.numel).squares(fragment.offsets)
     scales = (radius if radial else 1.0 for radius, radial in zip(radii, radial_tensors(fragment, method), strict=True))
     norm = math.sqrt(sum(square * scale * scale for square, scale in zip(squares, scales, strict=True)))
