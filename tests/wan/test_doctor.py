@@ -163,8 +163,11 @@ def groups() -> Path | None:
 def test_too_little_memory_in_its_cgroup_is_found() -> None:
     """2 GB, for a model of 100 million parameters on CPU; the same with a model of a million fits."""
     group = groups()
+    reason = "no cgroup with a bound of memory can be made here"
+    if group is None and os.environ.get("CI"):
+        pytest.fail(reason)
     if group is None:
-        pytest.skip("no cgroup with a bound of memory can be made here")
+        pytest.skip(reason)
     words = [sys.executable, "-m", "zdiloco.cli", "doctor", "--json", "--timeout", "0.5", "--set", "net.port=5990"]
     try:
         verdicts = []
