@@ -147,6 +147,7 @@ class Stream:
         del self.entries[entry.transfer]
         self.vain.pop(entry.transfer, None)
         self._fed(entry)
+        self.pace.ended(entry.transfer)
         if entry.owed_bytes:
             self.pace.disturbed()
         self.owed_bytes -= entry.owed_bytes
@@ -174,7 +175,7 @@ class Stream:
         if index < entry.told:
             entry.owed_bytes -= size
             self.owed_bytes -= size
-            self.pace.came(size, now)
+            self.pace.came(entry.transfer, index, size, now)
         entry.mark, entry.repeats = self._arrived_bytes, 0
         self._fed(entry)
         for later in self._starved.values():
@@ -203,11 +204,10 @@ class Stream:
             entry.owed_bytes += size
             self.owed_bytes += size
             grown.append(entry)
+            self.pace.granted(entry.transfer, end - 1, self.owed_bytes, before_bytes, now)
             if not final:
                 break
             self._waiting.popleft()
-        if grown:
-            self.pace.granted(self.owed_bytes, before_bytes, now)
         return grown
 
     def asked(self, entry: Incoming, now: float) -> None:
