@@ -27,6 +27,16 @@ class PutUp(Shaped):
         with self.lab.locked():
             self.lab.change(link, words)
 
+    def cut(self, *names: str) -> None:
+        """What `bin/wan-lab partition` does."""
+        with self.lab.locked():
+            self.lab.cut(names, True)
+
+    def heal(self, *names: str) -> None:
+        """What `bin/wan-lab heal` does; no name: all."""
+        with self.lab.locked():
+            self.lab.cut(names, False)
+
     def close(self) -> None:
         with self.lab.locked():
             self.lab.down()

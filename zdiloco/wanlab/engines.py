@@ -56,15 +56,21 @@ class Laid(msgspec.Struct, kw_only=True):
 
 
 def has_netem(probe: str) -> bool:
-    """Whether the kernel has it, by trying; `probe`: a free name of a namespace, which is gone afterwards."""
+    """Whether the kernel has it, by trying; `probe`: a free name of a namespace, which is gone afterwards. Raises
+    LabError where it cannot be tried."""
     ip("netns", "add", probe)
     try:
-        ip("-n", probe, "link", "add", "a", "type", "veth", "peer", "name", "b")
-        tc("-n", probe, "qdisc", "add", "dev", "a", "root", "netem", "delay", "1ms")
-    except LabError:
-        return False
+        ip("-n", probe, "link", "add", "name", "probe0", "type", "veth", "peer", "name", "probe1")
+        return _takes_netem(probe, "probe0")
     finally:
         ip("netns", "del", probe)
+
+
+def _takes_netem(where: str, device: str) -> bool:
+    try:
+        tc("-n", where, "qdisc", "add", "dev", device, "root", "netem", "delay", "1ms")
+    except LabError:
+        return False
     return True
 
 
@@ -72,7 +78,7 @@ def lay(link: Laid, run_dir: Path) -> None:
     """Make its two devices, with addresses, up, and as its traits say."""
     if link.engine == "netem":
         near, far = link.namespaces
-        ip("-n", near, "link", "add", link.device, "type", "veth", "peer", "name", link.device, "netns", far)
+        ip("-n", near, "link", "add", "name", link.device, "type", "veth", "peer", "name", link.device, "netns", far)
     else:
         _start(link, run_dir)
     for where, own, other in zip(link.namespaces, link.addresses, reversed(link.addresses), strict=True):

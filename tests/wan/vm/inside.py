@@ -1,7 +1,8 @@
 """What happens in the virtual machine: a run of real processes over real `tc netem`, one case after the other.
 
-The syncer is in one network namespace, a learner in another, and a second one beside the syncer while the first is cut
-off. Each case is a line of JSON in `/run/out/results`; the first thing that is not as it must be ends the program.
+First `bin/wan-lab` alone (`lab_inside.py`). Then the syncer is in one network namespace, a learner in another, and a
+second one beside the syncer while the first is cut off. Each case is a line of JSON in `/run/out/results`; the first
+thing that is not as it must be ends the program.
 """
 
 import json
@@ -15,6 +16,7 @@ import zdiloco.chaos.forked
 from tests.accept.stage import Child
 from tests.net.namespaces import Regions, ip
 from tests.wan.lab import Lab, Shaped
+from tests.wan.vm.lab_inside import lab
 from zdiloco.chaos.forked import Nursery
 from zdiloco.rundir.journal import read_journal
 
@@ -92,6 +94,12 @@ def _run(*words: str) -> str:
     return done.stdout
 
 
+def write(case: str, **what: Any) -> None:
+    """Add a line to the results."""
+    with (OUT / "results").open("a") as out:
+        out.write(json.dumps({"case": case, **what}) + "\n")
+
+
 class Body(NamedTuple):
     """A contribution on its way, in monotonic seconds: `began`, when the first byte could be here."""
 
@@ -117,8 +125,7 @@ class Cases:
         command = self.lab.command("ledger", "verify", str(self.lab.run_dir), "--json", label=f"ledger-{case}")
         code = command.wait(LIMIT_S)
         assert code == 0, f"{case}: the ledger ends with {code}: {command.output[-3000:]}{command.errors[-2000:]}"
-        with (OUT / "results").open("a") as out:
-            out.write(json.dumps({"case": case, "ledger": code, **what}) + "\n")
+        write(case, ledger=code, **what)
 
     def bodies(self, since: float) -> list["Body"]:
         """The contributions of the far one that were offered after a moment and are here, by the syncer's journal."""
@@ -209,14 +216,15 @@ def main() -> int:
     """Play all cases; returns the exit code."""
     zdiloco.chaos.forked.ANSWER_S = LIMIT_S  # to load everything takes a software machine half a minute
     WORK.mkdir()
+    write("lab", **lab())
     forks = Nursery(WORK, module="tests.accept.forks")
     regions = Plain(2)
     folder = WORK / "lab"
     folder.mkdir()
-    lab = Lab(folder, forks, regions)
+    stage = Lab(folder, forks, regions)
     try:
-        lab.write(**SECTIONS)
-        cases = Cases(lab, Link(regions))
+        stage.write(**SECTIONS)
+        cases = Cases(stage, Link(regions))
         cases.joins()
         for mbit_s, count in RATES:
             cases.rate(mbit_s, count)
@@ -225,7 +233,7 @@ def main() -> int:
         cases.partition()
         cases.ends()
     finally:
-        lab.close()
+        stage.close()
         forks.close()
         regions.close()
     return 0

@@ -23,7 +23,7 @@ PACKAGES = "qemu-system-x86"
 MEMORY_MB = 3072
 MODULES = (
     "virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "netfs", "fscache",
-    "9pnet", "9pnet_virtio", "9p", "veth", "sch_netem",
+    "9pnet", "9pnet_virtio", "9p", "veth", "sch_netem", "sch_tbf",
 )  # fmt: skip
 """In this order: each finds there what it needs."""
 INIT = """#!/bin/busybox sh

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.wan.vm.inside import AFTER_MBIT_S, RATES
+from tests.wan.vm.lab_inside import MBIT_S, SHORT_S
 from tests.wan.vm.machine import kernel_in, machine, why_none
 
 pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -38,6 +39,28 @@ def results(
     for line in lines:
         found.setdefault(line["case"], []).append(line)
     return found
+
+
+def test_a_lab_of_wan_lab_is_made_of_netem(
+    results: dict[str, list[dict[str, Any]]], say: Callable[[str], None]
+) -> None:
+    """It chooses the kernel's own engine; what crosses its links has their delay and rate; nothing is left."""
+    (line,) = results["lab"]
+    ways = {name: line[name] for name in ("way_s", "changed_way_s", "healed_way_s")}
+    shown = ", ".join(f"{1e3 * way_s:.0f}" for way_s in ways.values())
+    say(
+        f"wan-lab, engine {line['engine']}: there and back {shown} ms, "
+        f"raw TCP {line['mbit_s']:.2f} of {MBIT_S:g} Mbit/s"
+    )
+    assert line["engine"] == "netem"
+    assert "netem" in line["qdiscs"]
+    assert "tbf" in line["qdiscs"]
+    assert 0.08 <= ways["way_s"] <= 0.16
+    assert 0.12 <= ways["changed_way_s"] <= 0.24
+    assert 0.12 <= ways["healed_way_s"] <= 0.24
+    assert 0.8 * MBIT_S <= line["mbit_s"] <= 1.05 * MBIT_S
+    assert line["cut_s"] >= SHORT_S
+    assert line["left"] == []
 
 
 def test_contributions_take_what_netem_gives(
@@ -96,7 +119,7 @@ def test_a_region_that_is_cut_off_trains_on_and_is_merged_afterwards(
 
 
 def test_the_ledger_balances_after_every_case(results: dict[str, list[dict[str, Any]]]) -> None:
-    lines = [line for each in results.values() for line in each]
+    lines = [line for case, each in results.items() for line in each if case != "lab"]
     assert len(lines) == 1 + len(RATES) + 4
     assert {line["ledger"] for line in lines} == {0}
-    assert list(results) == ["joins", "rate", "change", "loss", "partition", "end"]
+    assert list(results) == ["lab", "joins", "rate", "change", "loss", "partition", "end"]
