@@ -90,19 +90,21 @@ class Pushing:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("loss", "stripes", "begins", "least"),
+    ("losses", "stripes", "least"),
     [
-        pytest.param("0%", 1, "0%", 0.95, id="no loss"),
-        pytest.param("0.1%", 1, "0%", None, id="some loss"),
-        pytest.param("1%", 1, "0%", None, id="much loss"),
-        pytest.param("1%", 4, "0%", 1.2, id="much loss on four"),
-        pytest.param("1%", 4, "1%", 1.2, id="much loss on four from the beginning"),
+        pytest.param(("0%", "0%"), 1, 0.95, id="no loss"),
+        pytest.param(("0%", "0.1%"), 1, None, id="some loss"),
+        pytest.param(("0%", "1%"), 1, None, id="much loss"),
+        pytest.param(("0%", "1%"), 4, 1.2, id="much loss on four"),
+        pytest.param(("1%", "1%"), 4, 1.2, id="much loss on four from the beginning"),
     ],
 )
 def test_contributions_get_what_raw_tcp_gets(
-    put_up: PutUp, lab: Lab, say: Callable[[str], None], loss: str, stripes: int, begins: str, least: float | None
+    put_up: PutUp, lab: Lab, say: Callable[[str], None], losses: tuple[str, str], stripes: int, least: float | None
 ) -> None:  # fmt: skip
-    """With loss one stripe is told and not judged: what one connection suffers, the other one does."""
+    """`losses`: while the run begins, and from then on. With loss one stripe is told and not judged: what one
+    connection suffers, the other one does."""
+    begins, loss = losses
     put_up.change(LINK, rate="1000mbit", delay="1ms", queue="20ms")
     ceiling = raw_mbit_s(put_up, 1.0, 3.0)
     put_up.change(LINK, rate="200mbit", delay="40ms", queue="100ms", loss=loss)
