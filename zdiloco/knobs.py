@@ -3,6 +3,7 @@
 Rule: the section that owns a key makes it with `knob`; `config.py` reads what it says.
 """
 
+import re
 from dataclasses import field
 from typing import Any
 
@@ -14,6 +15,7 @@ def knob(default: Any, doc: str, unit: str = "") -> Any:
     return field(default=default, metadata={"doc": doc, "unit": unit})
 
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_SHOWN = 100
 """Characters of a wrong value that are shown."""
 
@@ -30,6 +32,12 @@ def shown(value: object) -> str:
 def plain(number: float) -> str:
     """A bound as people write it: whole numbers without point or exponent."""
     return str(int(number)) if number == int(number) else repr(number)
+
+
+def check_name(name: str, place: str) -> None:
+    """Raise ConfigError unless `name` may name a run, a learner or a region."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{place} is {name!r}; allowed are 1 to 64 letters, digits, '.', '_', '-', not first a sign")
 
 
 def check_knobs(owner: object, section: str, **bounds: tuple[float, float]) -> None:

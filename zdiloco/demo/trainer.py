@@ -16,9 +16,9 @@ from typing import Any
 from zdiloco.config import RunConfig
 from zdiloco.demo.learner_log import LearnerLog, StepNote, log_path
 from zdiloco.errors import ConfigError, LinkError
+from zdiloco.knobs import check_name
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner import LearnerNode
-from zdiloco.node.params import check_name
 from zdiloco.train.tasks import Task
 
 log = logging.getLogger(__name__)

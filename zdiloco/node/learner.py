@@ -22,6 +22,7 @@ from zdiloco.core.learner import LearnerMachine
 from zdiloco.core.messages import Welcome
 from zdiloco.core.solitude import GAVE_UP
 from zdiloco.errors import LinkError, MachineError
+from zdiloco.knobs import check_name
 from zdiloco.node.dialler import Dialler
 from zdiloco.node.difference import difference
 from zdiloco.node.hooks import Hooks
@@ -31,7 +32,7 @@ from zdiloco.node.learner_loans import Inner
 from zdiloco.node.learner_view import LearnerView
 from zdiloco.node.lifetime import Lifetime
 from zdiloco.node.loop import Loop
-from zdiloco.node.params import Settings, check_name, whole_tokens
+from zdiloco.node.params import Settings, whole_tokens
 from zdiloco.node.parts import Parts, Stateful
 from zdiloco.node.roads import Roads
 from zdiloco.node.sockets import check_library, new_incarnation

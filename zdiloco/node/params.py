@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
-from zdiloco.knobs import check_choices, check_knobs, knob
+from zdiloco.knobs import check_choices, check_knobs, check_name, knob
 from zdiloco.wire.flow import InboxParams, check_flow
 from zdiloco.wire.stripes import MOST_STRIPES
 
 if TYPE_CHECKING:
     from zdiloco.tensor.outer import OuterParams
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HOST = re.compile(r"[\w.:%*-]{1,255}", re.ASCII)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def check_name(name: str, place: str) -> None:
-    """Raise ConfigError unless `name` may name a run or a learner."""
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"{place} is {name!r}; allowed are 1 to 64 letters, digits, '.', '_', '-', not first a sign")
 
 
 def whole_tokens(tokens: object, most: int) -> int:

@@ -15,7 +15,8 @@ from typing import TypeAlias
 import zmq
 
 from zdiloco.errors import ConfigError
-from zdiloco.node.params import LOOPBACK, NAME, NetParams
+from zdiloco.knobs import NAME
+from zdiloco.node.params import LOOPBACK, NetParams
 from zdiloco.units import MemberKey
 from zdiloco.wire.pace import CAST_CHUNK
 
