@@ -57,6 +57,7 @@ def test_every_key_has_a_doc_and_a_type() -> None:
         ({"relay": {"listen": "10.2.0.5"}}, ["relay.listen is '10.2.0.5'", "net.insecure"]),
         ({"task": {"preset": "huge"}}, ["huge"]),
         ({"run": {"name": "a b"}}, ["run.name is 'a b'"]),
+        ({"learner": {"region": "us east"}}, ["learner.region is 'us east'", "allowed are 1 to 64 letters"]),
         ({"run": {"dir": ""}}, ["run.dir is empty"]),
     ],
 )

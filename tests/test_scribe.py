@@ -19,11 +19,11 @@ def world() -> RecordedWorld:
     world = RecordedWorld(SyncParams(min_quorum=2, sync_period=8, beat_every_s=0.5), 3)
     world.join("a", 0.05)
     world.join("b", 0.08, Link(latency_s=0.02, up_bytes_s=NBYTES / 0.3))
-    c = world.join("c", 0.1)
+    c = world.join("c", 0.1, region="west")
     world.run(8.0)
     world.kill(c)
     world.run(20.0)
-    world.join("c", 0.1)
+    world.join("c", 0.1, region="east")
     world.run(26.0)
     return world
 
@@ -95,6 +95,8 @@ def test_a_death_is_told_as_the_syncer_sees_it(world: RecordedWorld) -> None:
     assert 7.4 < gone.t - gone.silent_s <= 8.01, "when it was last heard"
     first, second = (r.incarnation for r in world.of(trace.Joined) if r.who == "c")
     assert first != second
+    regions = {name: [r.region for r in world.of(trace.Joined) if r.who == name] for name in "abc"}
+    assert regions == {"a": [""], "b": [""], "c": ["west", "east"]}, "as each process says it"
 
 
 def test_steps_are_told_once_a_second(world: RecordedWorld) -> None:

@@ -185,7 +185,7 @@ class Scribe:
         ended = (MemberState.GONE, MemberState.FINISHED)
         if before is None or before[0] != member.key or (before[1] in ended and member.state not in ended):
             self._stepped.pop(name, None)
-            joined = trace.Joined(t=now, who=name, incarnation=incarnation)
+            joined = trace.Joined(t=now, who=name, incarnation=incarnation, region=member.region)
             if member.state is MemberState.JOINING:
                 return [joined]
             return [joined, self._state(now, member)]

@@ -63,9 +63,12 @@ class Phase(Record, frozen=True, kw_only=True, tag="phase"):
 
 
 class Joined(Record, frozen=True, kw_only=True, tag="joined"):
-    """The syncer welcomes a process: it loads the published values, and has made no step yet."""
+    """The syncer welcomes a process: it loads the published values, and has made no step yet; or, after a silence, one
+    that it knew. `region`: where that process says it is; empty: it does not.
+    """
 
     incarnation: Name = ""
+    region: Name = ""
 
 
 class Member(Record, frozen=True, kw_only=True, tag="member"):

@@ -54,6 +54,15 @@ def test_the_text_shows_run_fragments_and_learners() -> None:
     assert lines[11].endswith("silent for 6.1 s; a step of it takes 9 s")
 
 
+def test_regions_are_shown_where_anybody_said_one() -> None:
+    first, second = ANSWER["learners"]
+    lines = status_text({**ANSWER, "learners": [{**first, "region": "us-east"}, second]}).splitlines()
+    assert [line.split()[:3] for line in lines[9:]] == [
+        ["learner", "region", "state"], ["us-east-0", "us-east", "live"], ["b", "-", "gone"],
+    ]  # fmt: skip
+    assert status_text({**ANSWER, "learners": [{**first, "region": ""}, second]}) == status_text(ANSWER)
+
+
 def test_what_a_syncer_adapts_is_told_with_its_reason() -> None:
     why = "K is 3, no longer 2: 3.00 take part"
     adaptive = {"sync_period": 30, "min_quorum": 3, "grace_share": 0.7, "answered": 1.0, "why": why}

@@ -26,6 +26,8 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("Hello", "epoch", Epoch(1, 2**64), "Hello holds the epoch"),
     ("Hello", "stamps", (Stamp(EPOCH, -2),), "Hello holds version -2"),
     ("Hello", "stamps", (NO_STAMP,) * 513, "513 entries; allowed is 512"),
+    ("Hello", "region", "r" * 65, "Hello.region is 'rrr.*allowed is what may be a name, or nothing"),
+    ("Hello", "region", "a\nb", "Hello.region is 'a.*allowed is what may be a name, or nothing"),
     ("Report", "step", -1, "Report.step"),
     ("Report", "trained_tokens", BIG, "Report.trained_tokens"),
     ("Report", "unmerged_tokens", -0.1, "Report.unmerged_tokens"),

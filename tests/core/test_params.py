@@ -113,10 +113,19 @@ def test_choices_are_named_with_all_that_is_allowed(section: str, name: str) -> 
     assert all(repr(word) in str(caught.value) for word in words)
 
 
+def test_a_region_is_a_name_or_none() -> None:
+    assert LearnerParams(region="us-east.1").region == "us-east.1"
+    assert LearnerParams().region == ""
+    for wrong in ("us east", "-a", "a" * 65, "$a$", "a\n"):
+        with pytest.raises(ConfigError, match=r"^learner\.region is .*; allowed are 1 to 64 letters"):
+            LearnerParams(region=wrong)
+
+
 def test_every_knob_is_checked() -> None:
     """A knob that no test above turns would be one without a bound."""
     seen = {(section, name) for section, name, _, _ in RANGES} | set(CHOICES)
     seen |= {("sync", name) for name in ("adaptive", "beat_every_s", "suspect_after_s", "gone_after_s")}
+    seen |= {("learner", "region")}
     assert seen == {(section, field.name) for section, field in KNOBS}
 
 

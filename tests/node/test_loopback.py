@@ -377,7 +377,7 @@ def test_a_syncer_that_died_unsaved_loses_nothing(run_of: MakeRun, recover_wait_
 
 
 def test_a_status_query_is_answered_to_anybody(run_of: MakeRun) -> None:
-    run = run_of()
+    run = run_of(learner={"region": "us-east"})
     syncer = run.start_syncer()
     trainer = run.join("a")
     run.until(lambda: syncer.machine.rounds >= 2, "two rounds")
@@ -385,6 +385,7 @@ def test_a_status_query_is_answered_to_anybody(run_of: MakeRun) -> None:
         found = query.ask(10.0)
         again = query.ask(10.0)
     assert (found["run_id"], found["node"]["run_dir"]) == (syncer.machine.run_id, str(run.config.run.path))
+    assert [(each["name"], each["region"]) for each in found["learners"]] == [("a", "us-east")]
     peers = again["node"]["peers"]
     key = node_of(trainer).key
     assert peers[f"a:{key.incarnation:016x}"]["bytes_down"] > 0

@@ -12,7 +12,8 @@ STAMP = Stamp(EPOCH, 41)
 
 EXAMPLES: dict[str, WireMessage] = {
     "hello": m.Hello(
-        name="us-east-0", incarnation=2**64 - 1, run_id="r1", layout_digest="ab12", epoch=EPOCH, stamps=(STAMP,)
+        name="us-east-0", incarnation=2**64 - 1, run_id="r1", layout_digest="ab12", epoch=EPOCH, stamps=(STAMP,),
+        region="us-east",
     ),
     "report": m.Report(step=100, trained_tokens=409_600, unmerged_tokens=8192.5, dropped_tokens=0.0),
     "heartbeat": m.Heartbeat(epoch=EPOCH),
@@ -65,9 +66,9 @@ EXAMPLES: dict[str, WireMessage] = {
 
 GOLDEN = {
     "hello": (
-        "8aa17605a174a568656c6c6fa46e616d65a975732d656173742d30ab696e6361726e6174696f6ecfffffffffffffffffa872"
+        "8ba17605a174a568656c6c6fa46e616d65a975732d656173742d30ab696e6361726e6174696f6ecfffffffffffffffffa872"
         "756e5f6e616d65a0a672756e5f6964a27231ad6c61796f75745f646967657374a461623132a565706f63689202cffedcba98"
-        "76543210a67374616d707391929202cffedcba987654321029a87761746368696e67c2"
+        "76543210a67374616d707391929202cffedcba987654321029a87761746368696e67c2a6726567696f6ea775732d65617374"
     ),
     "report": (
         "86a17605a174a67265706f7274a47374657064ae747261696e65645f746f6b656e73ce00064000af756e6d65726765645f74"

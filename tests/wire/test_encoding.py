@@ -17,6 +17,7 @@ from zdiloco.core.bounds import MAX_COUNT
 from zdiloco.core.bundle_messages import MOST_MEMBERS
 from zdiloco.core.messages import Body
 from zdiloco.errors import MachineError, MalformedFrame, VersionMismatch
+from zdiloco.knobs import NAME
 from zdiloco.units import MAX_FRAGMENTS, NO_STAMP, Epoch, Stamp
 from zdiloco.wire.encoding import TAGS, WireMessage, decode, encode
 from zdiloco.wire.frames import MAX_HEADER, PROTOCOL
@@ -64,6 +65,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
         min_size=1, max_size=8, unique_by=lambda member: member.key,
     ).map(tuple),
     "eta_s": st.floats(0, 1e9),
+    "region": st.just("") | st.from_regex(NAME, fullmatch=True),
 }
 BY_TYPE: dict[object, st.SearchStrategy[Any]] = {
     int: counts,
@@ -160,6 +162,8 @@ OUT_OF_RANGE = [
     ("hello", {"stamps": [[[1, 2], -2]]}, "Hello holds version -2"),
     ("hello", {"stamps": [[[1, 2], 3, 4]]}, r"stamps\[0\]"),
     ("hello", {"watching": 1}, "watching"),
+    ("hello", {"region": 1}, "int.*region"),
+    ("hello", {"region": "$a$"}, "Hello.region is .*allowed is what may be a name"),
     ("update", {"value_digest": -1}, "Update.value_digest is -1"),
     ("update", {"base": [[1, 2]]}, "base"),
     ("update", {"base": [[-1, 2], 3]}, "Update holds the epoch"),
@@ -234,7 +238,7 @@ def largest() -> list[WireMessage]:
     return [
         m.Hello(
             name=name, incarnation=2**64 - 1, run_id=name, layout_digest=name, epoch=epoch,
-            stamps=(stamp,) * MAX_FRAGMENTS,
+            stamps=(stamp,) * MAX_FRAGMENTS, region="r" * bounds.MAX_NAME,
         ),
         m.Beat(
             epoch=epoch, open_rounds=((MAX_FRAGMENTS - 1, MAX_COUNT),) * MAX_FRAGMENTS, versions=many, stable=many,

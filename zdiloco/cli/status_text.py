@@ -84,13 +84,15 @@ def _fragments(fragments: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _learners(learners: Sequence[Mapping[str, Any]]) -> list[str]:
-    heads = "learner", "state", "steps", "steps/s", "staleness", "rounds", "codec", "merged tokens", "last seen", "why"
-    rows = [heads]
+    heads = ("state", "steps", "steps/s", "staleness", "rounds", "codec", "merged tokens", "last seen", "why")
+    somewhere = any(each.get("region") for each in learners)
+    rows: list[tuple[str, ...]] = [("learner", *(["region"] if somewhere else []), *heads)]
     for each in learners:
         staleness = "-" if each["staleness"] is None else f"{each['staleness']:.2f}"
         rows.append(
             (
                 each["name"],
+                *([each.get("region") or "-"] if somewhere else []),
                 each["state"],
                 f"{each['step']:,}",
                 f"{each['steps_per_s']:.2f}",

@@ -127,6 +127,7 @@ def hello_of(learner: "LearnerMachine") -> Hello:
         epoch=NO_EPOCH if watching else max([learner.epoch, *(stamp.epoch for stamp in seen)]),
         stamps=seen if learner.ready and not watching else (),
         watching=watching,
+        region=learner.params.region,
     )
 
 

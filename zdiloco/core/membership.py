@@ -108,6 +108,7 @@ class Member:
     rounds: int = 0
     codec: str = ""
     codec_why: str = ""
+    region: str = ""
     staleness: Average = field(default_factory=lambda: Average(0.125))
     refused: dict[str, int] = field(default_factory=dict)
     remarks: dict[str, int] = field(default_factory=dict)

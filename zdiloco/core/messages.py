@@ -24,6 +24,7 @@ from zdiloco.core.loan_messages import Borrow as Borrow
 from zdiloco.core.loan_messages import Lend as Lend
 from zdiloco.core.loan_messages import Loan as Loan
 from zdiloco.core.loan_messages import LoanOver as LoanOver
+from zdiloco.knobs import NAME, shown
 from zdiloco.units import MAX_FRAGMENTS, NO_EPOCH, Epoch, FragmentId, Stamp
 
 # ---- learner to syncer, control road
@@ -35,7 +36,7 @@ class Hello:
 
     `stamps` holds the adopted state of each fragment (empty: none yet); `epoch` is the highest one ever seen, so that
     an old syncer learns that it has been replaced. `run_id` is empty until the first welcome, `layout_digest` for a
-    process that only watches, `run_name` (as in a run id) where any run will do.
+    process that only watches, `run_name` (as in a run id) where any run will do, `region` where nobody said which.
     """
 
     name: str
@@ -46,8 +47,11 @@ class Hello:
     epoch: Epoch = NO_EPOCH
     stamps: tuple[Stamp, ...] = ()
     watching: bool = False
+    region: str = ""
 
     def __post_init__(self) -> None:
+        if self.region and not NAME.fullmatch(self.region):
+            raise ValueError(f"Hello.region is {shown(self.region)}; allowed is what may be a name, or nothing")
         if not 1 <= len(self.name) <= MAX_NAME:
             raise ValueError(f"Hello.name has {len(self.name)} characters; allowed is 1 to {MAX_NAME}")
         check_text(self, run_name=MAX_NAME, run_id=MAX_NAME, layout_digest=MAX_NAME)

@@ -6,7 +6,7 @@ Rule: a default is what the project's own measurements support; what is only for
 from dataclasses import dataclass
 
 from zdiloco.errors import ConfigError
-from zdiloco.knobs import check_choices, check_knobs, knob
+from zdiloco.knobs import check_choices, check_knobs, check_name, knob
 
 MOST_PERIOD = 1_000_000
 """The longest H, set or adapted."""
@@ -84,6 +84,7 @@ class LearnerParams:
     warm_start: str = knob("own", "inner state at the start: 'own' saved one; 'peer': else a live learner's; 'none'")
     give_up_after_s: float = knob(21600.0, "without any syncer for so long a learner ends, code 3; 0: never", "s")
     max_uplink: int = knob(32, "most contributions under way at once", "contributions")
+    region: str = knob("", "where this learner is, for status, journal and charts; differs from machine to machine")
 
     def __post_init__(self) -> None:
         check_knobs(self, "learner", blend=(0, 1), kept_max_bytes=(0, 2**60), max_unmerged_steps=(0, 2**53))
@@ -93,3 +94,5 @@ class LearnerParams:
         check_choices(self, "learner", codec=("fp32", "bf16", "int8", "4bit", "auto"))
         check_choices(self, "learner", strategy=("balanced", "strided", "layer"), warm_start=("own", "peer", "none"))
         check_knobs(self, "learner", save_every_s=(0, 1e6))
+        if self.region:
+            check_name(self.region, "learner.region")

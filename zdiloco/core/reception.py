@@ -216,6 +216,7 @@ class Reception:
             return [Send(key=key, message=Unwelcome(reason="name", text=text[:MAX_TEXT], fatal=False))]
         known = self.syncer.fleet.hear(key, now)
         member, old = self.syncer.fleet.welcome(key, hello.watching, now)
+        member.region = hello.region
         actions: list[SyncerAction] = []
         if old:
             why = "two learners must not share a name; the newer process wins"

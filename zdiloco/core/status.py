@@ -94,6 +94,7 @@ def _learner(machine: SyncerMachine, member: Member, now: float) -> dict[str, An
     return {
         "name": member.key.name,
         "incarnation": f"{member.key.incarnation:016x}",
+        "region": member.region,
         "state": str(member.state),
         "why": member.why,
         "behind": machine.haste.behind.get(member.key, ""),
