@@ -35,6 +35,29 @@ def test_a_life_ends_when_it_was_last_heard() -> None:
     assert found == [("a", "07", 1, 5, "gone"), ("a", "08", 20, 40, "finished"), ("b", "09", 30, 40, "open")]
 
 
+def test_who_is_heard_again_after_it_was_gone_had_not_died() -> None:
+    """Its region was cut off: it trained on meanwhile."""
+    facts = [
+        fact(1, "a", "joined", incarnation="07", region="west"),
+        *(fact(t, "a", "step", step=t) for t in (2, 3, 4, 5)),
+        member(8, "a", "suspect", silent_s=3, incarnation="07"),
+        member(11, "a", "gone", silent_s=6, incarnation="07"),
+        fact(20, "a", "joined", incarnation="07", region="west"),
+        fact(21, "a", "step", step=21),
+        fact(22, "a", "step", step=22),
+        fact(30, "syncer", "end"),
+    ]
+    assert lives_of(*facts) == [("a", "07", 1, 30, "open")]
+    (part,) = parts_of([trace.record_of(each) for each in facts])
+    (life,) = part.lives
+    assert (life.silent, life.steps, life.region) == ([(5, 20)], 22, "west")
+    assert part.deaths() == {"a": []}
+    other = fact(15, "a", "joined", incarnation="08")
+    assert lives_of(*facts[:-4], other, *facts[-4:]) == [
+        ("a", "07", 1, 5, "gone"), ("a", "08", 15, 20, "replaced"), ("a", "07", 20, 30, "open"),
+    ], "another process had its name meanwhile"  # fmt: skip
+
+
 def test_a_newer_process_replaces_an_older_one() -> None:
     found = lives_of(
         fact(1, "a", "joined", incarnation="07"),

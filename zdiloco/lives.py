@@ -1,6 +1,7 @@
 """Who lived when, read from a trace: each learner process with its steps, its stalls and its end.
 
-Rule: a real run knows a death only by silence, so a life ends when it was last heard; a simulated one says when it was.
+Rule: a real run knows a death only by silence, so a life ends when it was last heard, unless the same process is heard
+again later; a simulated one says when it was.
 Each syncer process begins a new part of a trace, whose clock may be another one; parts are never mixed.
 """
 
@@ -31,7 +32,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Life:
-    """One process of one learner, within one part of a trace.
+    """One process of one learner, within one part of a trace. `region`: where it says it is.
 
     `how`: 'open' (it lives at the end of the part), 'finished', 'gone', 'killed' or 'replaced'. `silent`: spans in
     which it was not heard; the last one may be open, then its end is infinite. `before`: what an earlier part of the
@@ -46,6 +47,7 @@ class Life:
     marks: list[Mark] = field(default_factory=list)
     silent: list[Span] = field(default_factory=list)
     before: Mark | None = None
+    region: str = ""
 
     @property
     def seconds(self) -> float:
@@ -75,6 +77,11 @@ class Life:
         """It is over; what it did not do any more is forgotten."""
         self.ended, self.how = max(at, self.began), how
         self.silent = [(a, min(b, self.ended)) for a, b in self.silent if a < self.ended]
+
+    def go_on(self, at: float) -> None:
+        """It was taken for gone, and is heard again at `at`: it lived all the time."""
+        self.silent.append((self.ended, at))
+        self.ended, self.how = math.inf, "open"
 
     def stalls(self) -> list[Span]:
         """Spans in which it lived and made no step, or was not heard; in order, not overlapping."""
@@ -172,6 +179,7 @@ class _Census:
     def __init__(self, records: Iterable[trace.Record]) -> None:
         self.lives: list[Life] = []
         self._now: dict[str, Life] = {}
+        self._gone: dict[str, Life] = {}
         for record in records:
             if record.who != SYNCER:
                 self._read(record)
@@ -181,7 +189,8 @@ class _Census:
         if isinstance(record, trace.Joined):
             self._join(record, life)
         elif isinstance(record, trace.Reborn):
-            self._join(trace.Joined(t=record.t, who=record.who, incarnation=record.incarnation), life)
+            region = life.region if life else ""
+            self._join(trace.Joined(t=record.t, who=record.who, incarnation=record.incarnation, region=region), life)
         elif isinstance(record, trace.Returned):
             if life is None:
                 self._begin(record.who, "", record.t)
@@ -195,15 +204,19 @@ class _Census:
             self._change(record, life)
 
     def _join(self, record: trace.Joined, life: Life | None) -> None:
+        gone = self._gone.pop(record.who, None)
         if life is not None and record.incarnation.lstrip("0") in ("", life.incarnation.lstrip("0")):
             life.incarnation = record.incarnation or life.incarnation
-            return
-        if life is not None and not life.incarnation and not life.marks:
+        elif life is not None and not life.incarnation and not life.marks:
             life.incarnation = record.incarnation  # it was started, and is welcome now
-            return
-        if life is not None:
-            self._end(life, record.t, "replaced")
-        self._begin(record.who, record.incarnation, record.t)
+        elif life is None and gone is not None and record.incarnation and record.incarnation == gone.incarnation:
+            life = self._now[record.who] = gone
+            life.go_on(record.t)
+        else:
+            if life is not None:
+                self._end(life, record.t, "replaced")
+            life = self._begin(record.who, record.incarnation, record.t)
+        life.region = record.region or life.region
 
     def _change(self, record: trace.Record, life: Life) -> None:
         if isinstance(record, trace.Killed):
@@ -224,6 +237,7 @@ class _Census:
             life.silent.append((record.t - record.silent_s, math.inf))
         elif record.state == MemberState.GONE:
             self._end(life, record.t - record.silent_s, "gone")
+            self._gone[life.who] = life
         elif record.state == MemberState.FINISHED:
             if record.step is not None:
                 life.mark(record.t, record.step, record.trained)
