@@ -6,7 +6,7 @@ import pytest
 
 from zdiloco import trace
 from zdiloco.errors import ConfigError
-from zdiloco.strip import MOST_ROWS, chart_of, draw
+from zdiloco.strip import MOST_LOSSES, MOST_ROWS, chart_of, draw
 
 A = trace.Part(name="a", incarnation="1", steps=4, tokens=40)
 RUN = [
@@ -29,11 +29,44 @@ def test_a_learner_trains_stalls_and_is_dead() -> None:
     (a,) = chart.strips
     assert (a.name, a.merged) == ("a", [5])
     assert a.training == [(2, 8.5), (10, 12)]
-    assert a.stalled == [(8.5, 10)]
+    assert (a.silent, a.stalled) == ([(8.5, 10)], []), "it was stopped"
+    assert a.joined == [1]
     assert a.dead == [(12, 20)]
     assert chart.rounds == [(2, 4, 5)]
     assert chart.faults == [(12, "a", "kill"), (13, trace.SYNCER, "crash for 1 s")]
     assert (chart.starts, chart.seconds, chart.left_out) == ([0], 20, 0)
+
+
+def member(t: float, who: str, state: str, silent_s: float) -> trace.Record:
+    return trace.Member(t=t, who=who, state=state, silent_s=silent_s, incarnation=f"{who}7")
+
+
+def test_who_was_where_and_when() -> None:
+    """A region is cut off, and comes back: its learners are not heard meanwhile, and have not died."""
+    where = {"a": "west", "b": "east", "c": "west"}
+    begins = [trace.Joined(t=0, who=who, incarnation=f"{who}7", region=region) for who, region in where.items()]
+    made = {"a": (*range(1, 6), *range(21, 30)), "b": range(1, 30), "c": (*range(1, 6), *range(21, 26))}
+    steps = [trace.Step(t=t, who=who, step=t) for who, times in made.items() for t in times]
+    cut = [member(t, who, state, t - 5) for t, state in ((8, "suspect"), (11, "gone")) for who in "ac"]
+    back = [trace.Joined(t=20, who=who, incarnation=f"{who}7", region="west") for who in "ac"]
+    moved = [member(26, "c", "finished", 0), trace.Joined(t=28, who="c", incarnation="c8", region="north")]
+    part = trace.Part(name="a", incarnation="a7", steps=9, tokens=90)
+    merges = [trace.Merge(t=t, fragment=0, version=t, members=(part,)) for t in (4, 22)]
+    chart = chart_of([trace.Start(t=0), *begins, *steps, *cut, *back, *moved, *merges, trace.End(t=30)])
+    assert [strip.label for strip in chart.strips] == ["b (east)", "c (north)", "a (west)"], "by regions, then names"
+    b, c, a = chart.strips
+    assert (a.joined, a.silent, a.stalled, a.dead, a.merged) == ([0], [(5, 20)], [(20, 21)], [], [4, 22])
+    assert (b.joined, b.silent, b.dead) == ([0], [], [])
+    assert (c.joined, c.silent) == ([0, 28], [(5, 20)]), "another process, in another region"
+
+
+def test_losses_are_drawn_where_the_trace_has_wall_time(tmp_path: Path) -> None:
+    losses = [("a", [(1001.0, 5.5), (1009.5, 2.5)])]
+    assert chart_of(RUN, losses).losses == [("a", [(1.0, 5.5), (9.5, 2.5)])]
+    assert chart_of([trace.Start(t=3), *RUN[1:]], losses).losses == []
+    many = [(f"l{n}", [(1001.0, 1.0 + n)]) for n in range(MOST_LOSSES + 1)]
+    for number, told in enumerate((losses, many, [("$a", [])])):
+        assert draw(RUN, tmp_path / f"{number}.png", told).read_bytes().startswith(b"\x89PNG")
 
 
 def test_syncer_processes_follow_each_other_in_wall_time() -> None:

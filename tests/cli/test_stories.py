@@ -88,7 +88,7 @@ def test_its_trace_says_what_was_done_and_what_followed(example: dict[str, Any])
     chart = chart_of(records)
     strips = {strip.name: strip for strip in chart.strips}
     assert chart.faults == faults
-    assert strips["e1"].stalled == [pytest.approx((4, 6), abs=0.1)], "a step is 0.1 s"
+    assert strips["e1"].silent == [pytest.approx((4, 6), abs=0.1)], "a step is 0.1 s"
     assert strips["w0"].dead[0] == pytest.approx((8, 11))
     assert all(len(strip.merged) > 10 for strip in chart.strips)
     assert chart.starts == [0, 20]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zdiloco.demo.learner_log import LearnerLog, StepNote, log_path, read_notes
+from zdiloco.demo.learner_log import LearnerLog, StepNote, log_path, losses_of, read_notes
 from zdiloco.errors import StoreError
 from zdiloco.units import MemberKey
 
@@ -52,6 +52,24 @@ def written(path: Path, clock: Clock, steps: int, step_s: float = 0.125) -> Lear
         note = StepNote(loss=5 - 0.1 * index, tokens=768, step_s=step_s, call_s=0.001)
         log.step(note, lambda: {"progress": clock.now / 1000, "bytes_up": 7, "bytes_down": 9})
     return log
+
+
+def test_losses_of_a_run_folder_are_in_wall_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is no learner's log, or none of this version, is passed over and named."""
+    folder = tmp_path / "learners"
+    with written(folder / "a-1.jsonl", Clock(), 4):
+        pass
+    start = '{"t":2,"kind":"start","wall":1002,"name":"b","incarnation":"07"}\n'
+    line = '{"t":%s,"kind":"steps","step":1,"steps":1,"loss":%s,"tokens":4,"step_us":[9],"call_us":[1],'
+    line += '"progress":0.1,"bytes_up":1,"bytes_down":2}\n'
+    (folder / "b-7.jsonl").write_text(start + line % (3, "2.5") + line % (4, "NaN"))
+    (folder / "c-7.jsonl").write_text(start + line % (3, '"two"'))
+    (folder / "d-7.jsonl").write_text("{}\n")
+    a, b = losses_of(tmp_path)
+    assert (a[0], [loss for _, loss in a[1]]) == ("a", [4.85])
+    assert b == ("b", [(1003.0, 2.5)])
+    assert [word in caplog.text for word in ("a-1", "b-7", "c-7.jsonl", "d-7.jsonl")] == [False, False, True, True]
+    assert losses_of(tmp_path / "nowhere") == []
 
 
 def test_notes_come_back(tmp_path: Path) -> None:

@@ -270,7 +270,8 @@ def parse_trace(data: bytes) -> None:
     records = read_trace(written("a.trace", data))
     found = figures_of(records)
     assert all(each.seconds >= 0 and each.rounds >= 0 for each in found.learners)
-    assert all(b >= a for strip in chart_of(records).strips for a, b in strip.training + strip.stalled + strip.dead)
+    spans = [strip.training + strip.stalled + strip.silent + strip.dead for strip in chart_of(records).strips]
+    assert all(b >= a for each in spans for a, b in each)
     write_trace(scratch() / "a.trace", records)
     assert read_trace(scratch() / "a.trace") == records
 

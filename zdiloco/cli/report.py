@@ -24,8 +24,10 @@ def report(place: Path, plot: Path | None, as_json: bool) -> None:
     """Tell how a run went: goodput, participation, staleness, quorum and grace, learner by learner.
 
     RUN_DIR|TRACE is the run folder of a syncer, which may still be at work, or the file of a trace, real or simulated.
+    The chart has the training loss of ready-made learners, too, where their own logs are in RUN_DIR/learners.
     """
     from zdiloco import plots, strip
+    from zdiloco.demo.learner_log import losses_of
     from zdiloco.goodput import figures_of
     from zdiloco.trace import read_trace
 
@@ -34,7 +36,7 @@ def report(place: Path, plot: Path | None, as_json: bool) -> None:
     records = read_trace(place)
     found = figures_of(records)
     if plot is not None:
-        strip.draw(records, plot)
+        strip.draw(records, plot, losses_of(place) if place.is_dir() else ())
     if as_json:
         click.echo(json.dumps({**found.to_obj(), "plot": str(plot) if plot else None}, indent=2))
         return

@@ -8,6 +8,7 @@ killed process, and one that met a full disk, may be half a line: readers leave 
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -150,6 +151,22 @@ def read_notes(path: Path) -> Notes:
     except (KeyError, TypeError, OverflowError) as error:
         raise StoreError(f"{path} is not a learner's log of this version ({error!r})") from error
     return notes
+
+
+def losses_of(run_dir: Path) -> list[tuple[str, list[tuple[float, float]]]]:
+    """Of each process that has left notes in a run folder: its learner's name, and its losses (seconds since 1970,
+    nats/byte), as they can be drawn. Whatever is no learner's log is passed over, and said.
+    """
+    found = []
+    for path in sorted((run_dir / "learners").glob("*.jsonl")):
+        try:
+            notes = read_notes(path)
+            told = [(at + notes.wall_offset, float(loss)) for at, _, loss in notes.loss if math.isfinite(loss)]
+        except (StoreError, TypeError, ValueError, OverflowError) as error:
+            log.warning("losses are not drawn path=%s why=%r", path, str(error))
+            continue
+        found.append((notes.name, told))
+    return found
 
 
 def _add(notes: Notes, line: Mapping[str, Any]) -> None:
