@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.wan.lab import Lab, Shaped, why_no_lab
+from tests.wan.put_up import PutUp
 
 
 @pytest.fixture
@@ -41,3 +42,19 @@ def lab_of(
     yield make
     for lab in labs:
         lab.close()
+
+
+@pytest.fixture
+def lab_on(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Lab]]:
+    """Puts a profile up and makes a stage in it, and takes both down; skips with the reason where there can be none."""
+    request.getfixturevalue("regions_of")
+    labs: list[Lab] = []
+
+    def make(profile: str) -> Lab:
+        labs.append(Lab(tmp_path, request.getfixturevalue("forks"), PutUp(profile)))
+        return labs[-1]
+
+    yield make
+    for lab in labs:
+        lab.close()
+        lab.regions.close()

@@ -182,6 +182,16 @@ class Lab(Stage):
         """What the syncer answers to somebody beside it; empty: nobody does."""
         return self.regions.asked(0, super().status)
 
+    def assert_accounted_for(self, *names: str) -> None:
+        """`zdiloco ledger verify` finds every token of these, a process each, and none lost or dropped."""
+        verify = self.command("ledger", "verify", str(self.run_dir), "--json")
+        assert verify.wait() == 0, verify.errors + verify.output
+        books = json.loads(verify.output)
+        assert books["balanced"]
+        assert books["ledger"]["trained"] > 0
+        assert books["ledger"]["lost"] == books["ledger"]["dropped"] == 0
+        assert all(len(self.counters(name)) == 1 for name in names)
+
     def relayed(self, region: int) -> set[str]:
         """Whom the relay of a region says to be behind it; empty: it does not answer."""
 

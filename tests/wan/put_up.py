@@ -27,15 +27,15 @@ class PutUp(Shaped):
         with self.lab.locked():
             self.lab.change(link, words)
 
-    def cut(self, *names: str) -> None:
+    def partition(self, region: str) -> None:
         """What `bin/wan-lab partition` does."""
         with self.lab.locked():
-            self.lab.cut(names, True)
+            self.lab.cut([region], cut=True)
 
-    def heal(self, *names: str) -> None:
-        """What `bin/wan-lab heal` does; no name: all."""
+    def heal(self) -> None:
+        """What `bin/wan-lab heal` does."""
         with self.lab.locked():
-            self.lab.cut(names, False)
+            self.lab.cut([], cut=False)
 
     def close(self) -> None:
         with self.lab.locked():

@@ -4,7 +4,6 @@ Meanwhile the others have their rounds and the region trains on; afterwards all 
 ledger balances.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,7 +84,7 @@ def test_a_region_outlives_what_befalls_its_link_and_its_relay(
     trial.shaped("30 % loss", lengths.lossy_s, {"loss": 0.3}, {"loss": 0.3})
     trial.without_relay()
     fleet.end()
-    assert_all_accounted_for(lab)
+    lab.assert_accounted_for("near", "a", "b")
 
 
 class Trial:
@@ -120,14 +119,3 @@ class Trial:
         self.say(f"{what}: {fare.over(self.calm)}; merged {merged_s:.1f} s after healing")
         assert time.monotonic() - began < 120
         assert fare.per_period > LEAST_ROUNDS * min(1.0, self.calm.per_period), what
-
-
-def assert_all_accounted_for(lab: Lab) -> None:
-    """`zdiloco ledger verify` finds every token, and none lost or dropped."""
-    verify = lab.command("ledger", "verify", str(lab.run_dir), "--json")
-    assert verify.wait() == 0, verify.errors + verify.output
-    books = json.loads(verify.output)
-    assert books["balanced"]
-    assert books["ledger"]["trained"] > 0
-    assert books["ledger"]["lost"] == books["ledger"]["dropped"] == 0
-    assert all(len(lab.counters(name)) == 1 for name in ("near", "a", "b"))

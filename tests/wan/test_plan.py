@@ -2,36 +2,18 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.accept.stage import SLOW_MACHINE_S
 from tests.wan.lab import Lab
-from tests.wan.put_up import PutUp
 
 pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.wan, pytest.mark.timeout(SLOW_MACHINE_S)]
 PARAMETERS, FRAGMENTS = 6_000_000, 6
 PACE_S, MEASURED_S = 0.05, 45.0
 LINK = ("--gbit", "--rtt-ms", "--loss")
 BYTES_OFF, FLIGHT_OFF = 0.05, 0.20
-
-
-@pytest.fixture
-def lab_on(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Lab]]:
-    """Puts a profile up and makes a stage in it, and takes both down; skips with the reason where there can be none."""
-    request.getfixturevalue("regions_of")
-    labs: list[Lab] = []
-
-    def make(profile: str) -> Lab:
-        labs.append(Lab(tmp_path, request.getfixturevalue("forks"), PutUp(profile)))
-        return labs[-1]
-
-    yield make
-    for lab in labs:
-        lab.close()
-        lab.regions.close()
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ def lab() -> dict[str, Any]:
         told |= {"changed_way_s": connect_s(regions, SHORT_S), "mbit_s": raw_mbit_s(regions, SETTLES_S, MEASURED_S)}
         (link,) = regions.state.links
         told["qdiscs"] = tc("-n", link.namespaces[1], "-s", "qdisc", "show", "dev", link.device)
-        regions.cut(LINK)
+        regions.partition(LINK)
         began = time.monotonic()
         try:
             connect_s(regions, SHORT_S)
