@@ -7,6 +7,7 @@ import pytest
 from zdiloco import trace
 from zdiloco.core.messages import Decline
 from zdiloco.core.params import SyncParams
+from zdiloco.lives import parts_of
 from zdiloco.scribe import STEPS_PER_S
 from zdiloco.sim.links import Link
 from zdiloco.sim.recorded import RecordedWorld
@@ -97,6 +98,25 @@ def test_a_death_is_told_as_the_syncer_sees_it(world: RecordedWorld) -> None:
     assert first != second
     regions = {name: [r.region for r in world.of(trace.Joined) if r.who == name] for name in "abc"}
     assert regions == {"a": [""], "b": [""], "c": ["west", "east"]}, "as each process says it"
+
+
+def test_of_who_is_gone_nothing_is_told_before_it_is_welcome_again() -> None:
+    """It was cut off and trains on: its report comes before its hello, and would begin another life."""
+    soon = SyncParams(min_quorum=1, sync_period=8, beat_every_s=0.5, suspect_after_s=1.5, gone_after_s=3.0)
+    world = RecordedWorld(soon, 2)  # before the learner itself takes the syncer for away
+    world.join("a", 0.05)
+    world.join("b", 0.05, Link(latency_s=0.01, trunk=world.trunk("west")), region="west")
+    world.run(5.0)
+    world.trunk("west").cut = True
+    world.run(9.0)
+    world.trunk("west").cut = False
+    world.run(15.0)
+    told = [type(r).__name__ if not isinstance(r, trace.Member) else r.state for r in world.told if r.who == "b"]
+    assert told[told.index("gone") + 1] == "Joined"
+    first, second = (r for r in world.of(trace.Joined) if r.who == "b")
+    assert (first.incarnation, first.region) == (second.incarnation, "west")
+    (life,) = (life for part in parts_of(world.told) for life in part.lives if life.who == "b")
+    assert (life.silent, life.how) == ([pytest.approx((5, 9), abs=1.0)], "open")
 
 
 def test_steps_are_told_once_a_second(world: RecordedWorld) -> None:

@@ -34,6 +34,8 @@ from zdiloco.units import NO_EPOCH, Epoch, FragmentId, MemberKey
 
 STEP_EVERY_S = 1.0
 STEPS_PER_S = 50.0
+_ENDED = (MemberState.GONE, MemberState.FINISHED)
+"""A word of such a one comes too late, or before it is welcome again: it tells of no life."""
 _SEEN = (SyncerPhase.RUNNING, SyncerPhase.DRAINING, SyncerPhase.SAVING)
 
 
@@ -96,7 +98,7 @@ class Scribe:
             return []
         message = event.message
         found = self._member(now, member)
-        if isinstance(message, Report) and member.key == event.key:
+        if isinstance(message, Report) and member.key == event.key and member.state not in _ENDED:
             found += self._step(now, member, len(machine.fleet.members))
         elif isinstance(message, Contribution) and member.key == event.key:
             place = (event.key, message.fragment)
@@ -182,8 +184,7 @@ class Scribe:
             return []
         self._states[name] = seen
         incarnation = f"{member.key.incarnation:016x}"
-        ended = (MemberState.GONE, MemberState.FINISHED)
-        if before is None or before[0] != member.key or (before[1] in ended and member.state not in ended):
+        if before is None or before[0] != member.key or (before[1] in _ENDED and member.state not in _ENDED):
             self._stepped.pop(name, None)
             joined = trace.Joined(t=now, who=name, incarnation=incarnation, region=member.region)
             if member.state is MemberState.JOINING:
