@@ -88,6 +88,8 @@ def test_its_trace_says_what_was_done_and_what_followed(example: dict[str, Any])
     chart = chart_of(records)
     strips = {strip.name: strip for strip in chart.strips}
     assert chart.faults == faults
+    assert [strip.label for strip in chart.strips] == ["e0 (east)", "e1 (east)", "w0 (west)", "w1 (west)"]
+    assert strips["w1"].silent[0] == pytest.approx((13, 17), abs=1.5), "its region was cut off"
     assert strips["e1"].silent == [pytest.approx((4, 6), abs=0.1)], "a step is 0.1 s"
     assert strips["w0"].dead[0] == pytest.approx((8, 11))
     assert all(len(strip.merged) > 10 for strip in chart.strips)

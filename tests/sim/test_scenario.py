@@ -25,6 +25,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learners": [{"name": "a", "loss": -0.1}]}, "learner a: loss is -0.1; allowed is 0 to 0.9"),
     ({"learners": [{"name": "a", "up_bytes_s": 0}]}, "learner a: up_bytes_s is 0"),
     ({"learners": [{"name": "a", "stalls": -1}]}, "learner a: stalls is -1; allowed is 0 to 1"),
+    ({"learners": [{"name": "a", "region": "b c"}]}, "learner a: region is 'b c'; allowed are 1 to 64 letters"),
     ({"learners": [{"name": "a", "step_s": float("nan")}]}, "learner a: step_s is nan"),
     ({"learners": [{"name": "a", "step_s": "fast"}]}, "learner a: step_s is 'fast'"),
     ({"learners": [{}]}, "learners: "),

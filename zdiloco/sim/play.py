@@ -69,7 +69,7 @@ class Story:
         spec, world = self.specs[name], self.world
         world.join(
             name, link=self._link(spec), speed=_speed(spec), max_unmerged_steps=spec.max_unmerged_steps,
-            **self.scenario.learner,
+            **{"region": spec.region, **self.scenario.learner},
         )  # fmt: skip
 
     def _link(self, spec: LearnerSpec | RelaySpec) -> Link:

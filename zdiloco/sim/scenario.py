@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from zdiloco.core.bounds import MAX_NAME
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.errors import ConfigError
-from zdiloco.knobs import shown
+from zdiloco.knobs import check_name, shown
 from zdiloco.sim.fault_names import OF_RELAYS, OF_SYNCER, FaultName
 from zdiloco.sim.sizes import BYTES, DELTA_CODECS
 from zdiloco.wire.stripes import MOST_STRIPES
@@ -64,6 +64,8 @@ class LearnerSpec:
 
     def __post_init__(self) -> None:
         _check_name("learner", self.name)
+        if self.region:
+            check_name(self.region, f"learner {self.name}: region")
         place, rate = f"learner {self.name}", (1e-3, 1e15)
         _check(place, self, step_s=(1e-6, 1e6), jitter=(0, 1), drift=(0, 1), stalls=(0, 1), stall_s=(0, 1e6))
         _check(place, self, latency_s=(0, 1e4), link_jitter_s=(0, 1e4), up_bytes_s=rate, down_bytes_s=rate)
