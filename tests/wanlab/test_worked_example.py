@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from zdiloco.demo.learner_log import losses_of
+from zdiloco.strip import chart_of
+from zdiloco.trace import read_trace
 from zdiloco.wanlab.link import TUN
 from zdiloco.wanlab.namespaces import why_not
 
@@ -20,7 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 TEXT = (ROOT / "docs" / "wan-lab.md").read_text()
 LAB = f"x{os.getpid()}"
 LIMIT_S = 120.0
-AWAY, HERE = ("eu-a", "eu-b"), ("central", "west")
+AWAY, HERE, FIFTH = ("eu-a", "eu-b"), ("central", "west-a"), "west-b"
 pytestmark = [pytest.mark.proc, pytest.mark.net, pytest.mark.wan, pytest.mark.slow]
 
 
@@ -108,7 +111,7 @@ def blocks() -> list[list[str]]:
 
 @pytest.mark.timeout(600)
 def test_the_example_runs_as_it_stands(terminal: Terminal, say: Callable[[str], None]) -> None:
-    starts, story = blocks()
+    starts, story, told = blocks()
     for line in starts[:-1]:
         terminal.line(line)
     shown = terminal.line("bin/wan-lab show")
@@ -116,7 +119,9 @@ def test_the_example_runs_as_it_stands(terminal: Terminal, say: Callable[[str], 
                (("us-central", "10.78.1.1"), ("europe", "10.78.4.1")))  # fmt: skip
     terminal.until("all are merged", lambda all_: all(all_.get(name, {}).get("rounds", 0) for name in (*AWAY, *HERE)))
     assert all(name in terminal.line(starts[-1]) for name in (*AWAY, *HERE))
-    cut, asks, heal, asks_again, down = story
+    fifth, cut, asks, heal, asks_again, down = story
+    terminal.line(fifth)
+    terminal.until("the fifth is merged", lambda all_: all_.get(FIFTH, {}).get("rounds", 0) > 0)
     began = time.monotonic()
     terminal.line(cut)
     away = terminal.until("europe is gone", lambda all_: all(_state(all_, name) in ("gone", "absent") for name in AWAY))
@@ -133,6 +138,20 @@ def test_the_example_runs_as_it_stands(terminal: Terminal, say: Callable[[str], 
     say(f"a region cut off: gone after {gone_s:.1f} s, merged again {time.monotonic() - began:.1f} s after the healing")
     terminal.line(asks_again)
     assert "taken down" in terminal.line(down)
+    verified, reported = (terminal.line(line) for line in told)
+    assert "\nbalanced: " in verified
+    assert all(name in reported for name in (*AWAY, *HERE, FIFTH))
+    run_dir = terminal.folder / "runs" / "four-regions"
+    assert (run_dir / "strip.png").read_bytes().startswith(b"\x89PNG")
+    chart = chart_of(read_trace(run_dir), losses_of(run_dir))
+    assert [strip.label for strip in chart.strips] == [
+        "eu-a (europe)", "eu-b (europe)", "central (us-central)", "west-a (us-west)", "west-b (us-west)",
+    ]  # fmt: skip
+    joined = {strip.name: strip.joined for strip in chart.strips}
+    assert all(joined[FIFTH] > joined[name] for name in (*AWAY, *HERE))
+    unheard = {strip.name: max((b - a for a, b in strip.silent), default=0.0) for strip in chart.strips}
+    assert min(unheard[name] for name in AWAY) >= gone_s
+    assert sorted(name for name, _ in chart.losses) == sorted(joined)
 
 
 def _state(learners: dict[str, dict[str, Any]], name: str) -> str:
