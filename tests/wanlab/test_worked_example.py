@@ -141,7 +141,11 @@ def test_the_example_runs_as_it_stands(terminal: Terminal, say: Callable[[str], 
     verified, reported = (terminal.line(line) for line in told)
     assert "\nbalanced: " in verified
     assert all(name in reported for name in (*AWAY, *HERE, FIFTH))
-    run_dir = terminal.folder / "runs" / "four-regions"
+    assert_it_is_in_the_picture(terminal.folder / "runs" / "four-regions", gone_s)
+
+
+def assert_it_is_in_the_picture(run_dir: Path, gone_s: float) -> None:
+    """Who was where, the fifth that joins later, and for how long europe was not heard at least."""
     assert (run_dir / "strip.png").read_bytes().startswith(b"\x89PNG")
     chart = chart_of(read_trace(run_dir), losses_of(run_dir))
     assert [strip.label for strip in chart.strips] == [
