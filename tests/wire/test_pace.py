@@ -196,6 +196,18 @@ def test_nothing_of_a_body_is_remembered_when_it_is_over() -> None:
     assert vars(inbox._streams["peer", False].pace)["_probes"] == vars(Pace())["_probes"]
 
 
+def test_what_is_disturbed_again_and_again_is_not_forgotten() -> None:
+    """A link that was known does not become one of which nothing is known, on which more may be under way."""
+    pace = Pace()
+    pace.granted("a", 0, 1000, 0, 0.0)
+    pace.came("a", 0, 1000, 1.0)
+    assert pace.bytes_s == 1000.0
+    for now in range(2, 20):
+        pace.granted("a", now, 1000, 0, float(now))
+        pace.disturbed()
+    assert pace.bytes_s == 1000.0
+
+
 def test_a_link_that_gets_slow_is_given_less_within_some_credits() -> None:
     link = Bottleneck(100e6 / 8, 0.04)
     link.push([2**22] * 4)

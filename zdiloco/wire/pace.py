@@ -57,7 +57,8 @@ class Pace:
             self._alone_since = now
         if self._span_bytes <= 0:
             self._span_bytes = owed_bytes
-            self._best.append(0.0)
+            if not self._best or self._best[-1]:  # a span that was disturbed before a probe came goes on
+                self._best.append(0.0)
         self._probes.setdefault(transfer, {})[last] = now, owed_bytes
 
     def came(self, transfer: str, index: int, size: int, now: float) -> None:
