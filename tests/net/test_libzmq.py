@@ -53,7 +53,7 @@ class Bench:
         return self.keep(serving(self._context, road, NetParams(port=port)))
 
     def dial(self, road: Road, port: int, key: MemberKey = KEY) -> Socket:
-        return self.keep(dialling(self._context, road, NetParams(port=port), key))
+        return self.keep(dialling(self._context, road, NetParams(port=port), identity_of(key)))
 
     def watch(self, made: Socket) -> "Monitor":
         monitor = Monitor(made)

@@ -14,13 +14,14 @@ from tests.node.relay_stage import Upstream
 from zdiloco.config import RunConfig, to_toml
 from zdiloco.core.messages import Beat
 from zdiloco.node.params import NetParams, RelayParams
-from zdiloco.node.sockets import Road, dialling, new_incarnation
+from zdiloco.node.sockets import Road, dialling, identity_of, new_incarnation
 from zdiloco.units import Epoch, MemberKey
 from zdiloco.wire.outbox import ChunkOut
 
 pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.slow]
 TRIES, CHUNKS, LIMIT_MS = 40, 8, 20_000
 ROADS = (Road.CONTROL_CAST, Road.BULK_CAST)
+EAR = identity_of(MemberKey("ear", new_incarnation()))
 
 
 class Ears:
@@ -28,7 +29,7 @@ class Ears:
 
     def __init__(self, context: Any, *nets: NetParams) -> None:
         self.places = [
-            {road: dialling(context, road, net, MemberKey("ear", new_incarnation())) for road in ROADS} for net in nets
+            {road: dialling(context, road, net, EAR) for road in ROADS} for net in nets
         ]
 
     def hear(self, road: Road, count: int) -> list[list[float]]:

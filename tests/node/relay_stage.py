@@ -18,7 +18,7 @@ from zdiloco.errors import ConfigError
 from zdiloco.node import relay as relay_file
 from zdiloco.node.params import NetParams
 from zdiloco.node.roads import Arrival, Roads
-from zdiloco.node.sockets import Road, dialling, serving
+from zdiloco.node.sockets import Road, dialling, identity_of, serving
 from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Stamp
 from zdiloco.wire.assembly import Outcome
 from zdiloco.wire.early import Early
@@ -114,7 +114,7 @@ class Client(End):
     """A learner's end: expects what it is told to, asks for what it lacks, and says what it likes."""
 
     def __init__(self, context: Any, net: NetParams, key: MemberKey) -> None:
-        super().__init__({road: dialling(context, road, net, key) for road in Road}, server=False)
+        super().__init__({road: dialling(context, road, net, identity_of(key)) for road in Road}, server=False)
         self.key = key
         self.inbox = Inbox(net.inbox(2**26))
         self.early = Early()

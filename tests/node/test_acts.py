@@ -283,7 +283,9 @@ class LearnerBench:
             transfers=SimpleNamespace(
                 inbox=self.inbox, outbox=self.outbox, turn=self.inbox.turn, forget_early=lambda: None
             ),
-            dialler=SimpleNamespace(listen=self.listen, dial_bulk=lambda: self.dialled.append("bulk")),
+            dialler=SimpleNamespace(
+                listen=self.listen, dial_bulk=lambda: self.dialled.append("bulk"), why_refused=lambda: ""
+            ),
         )
         self.sockets = sockets
         self.acts = LearnerActs(parts)

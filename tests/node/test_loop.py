@@ -15,7 +15,7 @@ from zdiloco.node.clock import monotonic
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import NetParams
 from zdiloco.node.roads import Offered, Roads
-from zdiloco.node.sockets import Road, dialling, serving
+from zdiloco.node.sockets import Road, dialling, identity_of, serving
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.units import NO_EPOCH, MemberKey
@@ -91,7 +91,7 @@ class Pair:
     def __init__(self, context: Context, port: int, budget_bytes: int = 10**6) -> None:
         net = NetParams(port=port)
         self.up = Side({road: serving(context, road, net) for road in Road}, server=True, budget_bytes=budget_bytes)
-        there = {road: dialling(context, road, net, KEY) for road in Road}
+        there = {road: dialling(context, road, net, identity_of(KEY)) for road in Road}
         self.down = Side(there, server=False, budget_bytes=budget_bytes)
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -203,7 +203,7 @@ def test_what_a_role_says_of_a_peer_is_counted_not_raised(pair: Pair) -> None:
 
 
 def test_control_without_a_connection_waits_bounded(zctx: Context, free_ports: Callable[[int], int]) -> None:
-    there = {road: dialling(zctx, road, NetParams(port=free_ports(4)), KEY) for road in Road}
+    there = {road: dialling(zctx, road, NetParams(port=free_ports(4)), identity_of(KEY)) for road in Road}
     lonely = Roads(there, server=False)
     for _ in range(roads_module.CONTROL_WAITING + 9):
         lonely.send(SYNCER, Pull(fragment=1))

@@ -19,7 +19,7 @@ from zdiloco.core.ledger import settle
 from zdiloco.errors import ConfigError, LinkError
 from zdiloco.node.learner import LearnerNode
 from zdiloco.node.query import Query
-from zdiloco.node.sockets import Road, dialling
+from zdiloco.node.sockets import Road, dialling, identity_of
 from zdiloco.node.syncer import SyncerNode
 from zdiloco.rundir import counters
 from zdiloco.rundir.counters import read_counters
@@ -322,7 +322,7 @@ def test_no_peer_can_end_a_syncer(run_of: MakeRun, zctx: Any) -> None:
     trainer = run.join("a")
     run.until(lambda: trainer.joined.is_set(), "the join")
     for road in (Road.CONTROL, Road.BULK):
-        evil = dialling(zctx, road, run.config.net, MemberKey("evil", 6))
+        evil = dialling(zctx, road, run.config.net, identity_of(MemberKey("evil", 6)))
         for frames in HOSTILE:
             evil.send_multipart(frames or [b""])
         for message in hostile_messages():

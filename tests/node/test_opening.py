@@ -56,7 +56,7 @@ def test_a_learner(run_of: MakeRun, opened: list[Any], monkeypatch: pytest.Monke
     before = descriptors()
     with pytest.raises(RuntimeError, match="no room"):
         LearnerNode(model, torch.optim.SGD(model.parameters(), lr=0.1), run.config, name="a")
-    assert len(opened) == 4
+    assert len(opened) == 5, "a context, three roads, and what is told of a handshake"
     assert all(each.closed for each in opened)
     assert descriptors() == before
 
@@ -82,7 +82,7 @@ def test_a_query(opened: list[Any], monkeypatch: pytest.MonkeyPatch, why: str) -
         monkeypatch.setattr(query, "Transfers", explode)
         with pytest.raises(RuntimeError, match=why):
             Query(NetParams())
-        assert len(opened) == 3
+        assert len(opened) == 4
     else:
         with pytest.raises(ConfigError, match=r"net\.connect"):
             Query(NetParams(connect=why))

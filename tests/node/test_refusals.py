@@ -91,7 +91,7 @@ def test_without_an_answer_the_digests_must_do(
     free_ports: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(differences, "ASK_S", 0.1)
-    said = difference(NetParams(port=free_ports(4)), layout_for(tiny_model(0), 0, "balanced"))
+    said = difference(NetParams(port=free_ports(4)), layout_for(tiny_model(0), 0, "balanced"), "a")
     assert said.startswith(" (which tensor differs first is not known: no syncer answers")
 
 

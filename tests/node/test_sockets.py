@@ -62,7 +62,7 @@ def test_who_reads_nothing_holds_two_windows() -> None:
 def test_options_are_set(zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Callable[[int], int], road: Road) -> None:
     params = NetParams(port=free_ports(4))
     here = serving(zctx, road, params, 777)
-    there = dialling(zctx, road, params, KEY, 888)
+    there = dialling(zctx, road, params, identity_of(KEY), 888)
     wanted = {**sockets.EVERY, **sockets._ROAD[road]}
     del wanted[zmq.SNDHWM], wanted[zmq.RCVHWM]
     for socket in (here, there):
@@ -124,7 +124,7 @@ def test_who_waits_for_a_syncer_dials_soon_and_not_in_step(
     zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Callable[[int], int]
 ) -> None:
     """However long nobody is there, the next try is at most half a second away, and drawn anew each time."""
-    there = dialling(zctx, Road.CONTROL, NetParams(port=free_ports(4)), KEY)
+    there = dialling(zctx, Road.CONTROL, NetParams(port=free_ports(4)), identity_of(KEY))
     monitor = there.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
     waits = []
     while len(waits) < 4:

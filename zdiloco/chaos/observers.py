@@ -12,7 +12,7 @@ import zmq
 from zdiloco.core.messages import Beat, Update
 from zdiloco.errors import PeerError, StoreError
 from zdiloco.node.params import NetParams
-from zdiloco.node.sockets import Road, dialling, new_incarnation
+from zdiloco.node.sockets import Road, dialling, identity_of, new_incarnation
 from zdiloco.rundir.archive import FOLDER, Archive, read_newest
 from zdiloco.rundir.survey import faults_of
 from zdiloco.units import MemberKey, Stamp
@@ -70,7 +70,7 @@ class Listener:
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         key = MemberKey("listener", new_incarnation())
-        socket = dialling(context, Road.CONTROL_CAST, self._net, key)
+        socket = dialling(context, Road.CONTROL_CAST, self._net, identity_of(key))
         while not self._ends.is_set():
             if socket.poll(int(1000 * LOOK_S)):
                 self._hear(socket.recv_multipart())

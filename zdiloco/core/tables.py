@@ -34,6 +34,8 @@ class Unwelcomes(StrEnum):
     """A process of its name was heard a moment ago: when it says hello again, it takes that one's place."""
     VERSION = "version"
     """It speaks another version of the protocol, and so reads no more of this than that: it ends."""
+    KEY = "key"
+    """Its key may not bear its name: it waits. Or whom it dials lets it not in, as its own process says: it ends."""
     STARTING = "starting"
     """The syncer has no sealed epoch yet: it says hello again a little later."""
     ROOM = "room"

@@ -3,20 +3,21 @@
 Rule: the network thread's alone, once it runs. Whoever closes an end loses what lies in it; transfers repair that.
 """
 
-from zdiloco.node.params import NetParams
+from zdiloco.node.entrance import Entrance
 from zdiloco.node.roads import Roads
-from zdiloco.node.sockets import Context, Road, cast_hwm, dialling
+from zdiloco.node.sockets import Context, Road, cast_hwm, dialling, identity_of
 from zdiloco.units import MemberKey
 
 
 class Dialler:
-    """Opens the sockets of `roads` in this context. `largest`: bytes of the largest fragment in fp32, where that is
-    known; `key`: the identity, where the roads are dialled already."""
+    """Opens the sockets of `roads` in this context, through an entrance. `largest`: bytes of the largest fragment in
+    fp32, where that is known; `key`: the identity, where the roads are dialled already."""
 
     def __init__(
-        self, roads: Roads, context: Context, net: NetParams, largest: int = 0, key: MemberKey | None = None
+        self, roads: Roads, context: Context, entrance: Entrance, largest: int = 0, key: MemberKey | None = None
     ) -> None:
-        self._roads, self._context, self._net, self._largest, self._key = roads, context, net, largest, key
+        self._roads, self._context, self._entrance, self._largest, self._key = roads, context, entrance, largest, key
+        self._net = entrance.net
 
     def dial(self, key: MemberKey) -> None:
         """Dial control and bulk under this identity, anew if they are open; the control cast if it is not open yet."""
@@ -37,7 +38,8 @@ class Dialler:
         self._roads.more.clear()
         self._open(Road.BULK)
         for number in range(1, self._net.stripes):
-            self._roads.more.append(dialling(self._context, Road.BULK, self._net, self._named, stripe=number))
+            identity = identity_of(self._named, number)
+            self._roads.more.append(dialling(self._context, Road.BULK, self._net, identity, entrance=self._entrance))
 
     def listen(self, on: bool) -> None:
         """Dial the bulk cast, anew if it is open; or (not `on`) leave it, with all that waits there for us."""
@@ -46,6 +48,15 @@ class Dialler:
         elif Road.BULK_CAST in self._roads.sockets:
             self._roads.sockets.pop(Road.BULK_CAST).close(0)
 
+    def why_refused(self) -> str:
+        """Why whoever is dialled does not let us in, and will not; empty: it may."""
+        return self._entrance.why_refused()
+
+    def close(self, linger_ms: int) -> None:
+        """Close every socket of the roads; what lies in them has so long to leave. Harmless when repeated."""
+        self._entrance.forget()
+        self._roads.close(linger_ms)
+
     @property
     def _named(self) -> MemberKey:
         assert self._key is not None
@@ -53,6 +64,8 @@ class Dialler:
 
     def _open(self, road: Road, hwm: int = 0) -> None:
         sockets = self._roads.sockets
+        if road is Road.CONTROL:
+            self._entrance.forget()
         if road in sockets:
             sockets.pop(road).close(0)
-        sockets[road] = dialling(self._context, road, self._net, self._named, hwm)
+        sockets[road] = dialling(self._context, road, self._net, identity_of(self._named), hwm, self._entrance)

@@ -11,10 +11,13 @@ from zdiloco.tensor.layout import Layout, first_difference
 ASK_S = 4.0
 
 
-def difference(net: NetParams, layout: Layout) -> str:
-    """Ask the syncer for the run's layout; return where `layout` first differs, as the end of a sentence, or ''."""
+def difference(net: NetParams, layout: Layout, name: str) -> str:
+    """Ask the syncer for the run's layout; return where `layout` first differs, as the end of a sentence, or ''.
+
+    `name`: the learner's, whose key may be the one to ask with.
+    """
     try:
-        with Query(net) as query:
+        with Query(net, name=name) as query:
             theirs = Layout.from_obj(query.ask(ASK_S, layout=True))
     except ZdilocoError as error:
         return f" (which tensor differs first is not known: {error})"

@@ -25,6 +25,7 @@ from zdiloco.errors import LinkError, MachineError
 from zdiloco.knobs import check_name
 from zdiloco.node.dialler import Dialler
 from zdiloco.node.difference import difference
+from zdiloco.node.entrance import entrance_of
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner_acts import LearnerActs, LearnerParts, error_of
 from zdiloco.node.learner_body import LearnerBody, layout_for
@@ -190,8 +191,8 @@ class LearnerNode(LearnerView):
     # ---- opening
 
     def _open(self, key: MemberKey) -> None:
-        net = self.settings.net
-        self._dialler = Dialler(self._roads, self._context, net, 4 * max(self.layout.numels))
+        net, largest = self.settings.net, 4 * max(self.layout.numels)
+        self._dialler = Dialler(self._roads, self._context, entrance_of(net, key.name), largest)
         self._dialler.dial(key)
         self._loop = Loop(self._roads, self.wake, self._clock)
         params = net.inbox(net.receive_bytes)
@@ -234,7 +235,7 @@ class LearnerNode(LearnerView):
             if not told and self._clock() - began > WAITING_NOTICE_S:
                 told, net = True, self.settings.net
                 log.warning("%s waits for the syncer at %s:%d", self.key.name, net.connect, net.port)
-        error = error_of(self._stopped, lambda: difference(self.settings.net, self.layout))
+        error = error_of(self._stopped, lambda: difference(self.settings.net, self.layout, self.key.name))
         if error is not None:
             raise error
 
@@ -340,7 +341,7 @@ class LearnerNode(LearnerView):
             self._over.set()
             for note in [action for action in list(self._net) if isinstance(action, m.Note)]:
                 self._acts.do(note)
-            self._roads.close(0 if self._failure else LINGER_MS)
+            self._dialler.close(0 if self._failure else LINGER_MS)
             self._context.term()
             self._poke.set()
 

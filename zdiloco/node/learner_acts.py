@@ -13,7 +13,8 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Body, Handback, InitialOffer, LayoutOffer, Update
+from zdiloco.core.bounds import MAX_TEXT
+from zdiloco.core.messages import Body, Handback, InitialOffer, LayoutOffer, Unwelcome, Update
 from zdiloco.errors import ConfigError, LinkError, MachineError, PeerError, ZdilocoError
 from zdiloco.node.clock import Clock
 from zdiloco.node.dialler import Dialler
@@ -70,7 +71,7 @@ class LearnerActs:
         self._once: dict[str, Body] = {}
         self._offers = 0
         self._meter = LinkMeter()
-        self._gave_up = False
+        self._gave_up = self._refused = False
         self._vain = Vain(parts.transfers.inbox, parts.settings.net.give_up_s)
         self.loans = LearnerLoans(parts)
 
@@ -79,7 +80,11 @@ class LearnerActs:
         self._ACTIONS[type(action)](self, action)
 
     def turn(self, now: float) -> None:
-        """Inputs are drained: see to the transfers, and dial a road anew that is half open."""
+        """Inputs are drained: see to the transfers, and dial a road anew that is half open; end where nobody lets us
+        in."""
+        if not self._refused and (why := self._parts.dialler.why_refused()):
+            self._refused = True
+            self._parts.feed(m.Received(key=m.SYNCER, message=Unwelcome(reason="key", text=why[:MAX_TEXT], fatal=True)))
         transfers = self._parts.transfers
         transfers.turn(now)
         road = self._vain.judge(m.SYNCER, self._parts.roads.of(m.SYNCER).frames_down, now)

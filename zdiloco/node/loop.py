@@ -47,7 +47,8 @@ class Role(Protocol):
 class Loop:
     """Runs one role until `stop`; `wake` is how other threads get in.
 
-    `between` is called while inputs do not end: for what must not wait for that, and judges nobody.
+    `between` is called while inputs do not end: for what must not wait for that, and judges nobody. `guard`: it is
+    asked who may connect, and answers before anything else.
     """
 
     def __init__(self, roads: Roads, wake: Wake, clock: Clock) -> None:
@@ -57,6 +58,7 @@ class Loop:
         self._stop_at: float | None = None
         self.between: Callable[[float], None] = lambda now: None
         self.turns = 0
+        self.guard = roads.guard
 
     def stop(self, drain_s: float) -> None:
         """End the loop when nothing waits to be sent, or after `drain_s`. Called on the loop's thread."""
@@ -94,6 +96,8 @@ class Loop:
         job: Callable[[], None]
         for job in self.wake.drain():
             job()
+        if self.guard:
+            self.guard.serve()
 
     def _drain(self, road: Road, most: int, role: Role) -> bool:
         """Take what is there on one road, `most` at once; True: there may be more."""
@@ -125,6 +129,8 @@ class Loop:
                 due.append(moment)
         poller = zmq.Poller()
         poller.register(self.wake.fileno(), zmq.POLLIN)
+        if self.guard:
+            poller.register(self.guard.socket, zmq.POLLIN)
         for road in self.roads.sockets:
             listens = not (self.roads.server and road in (Road.CONTROL_CAST, Road.BULK_CAST))
             outlets = self.roads.outlets(road) if not self.roads.server and road in waiting else ()

@@ -89,6 +89,10 @@ class NetParams:
     connect: str = knob("127.0.0.1", "host that learners and relays dial")
     port: int = knob(5700, "first of four consecutive ports", "port")
     insecure: bool = knob(False, "allow a listen address other than loopback, without keys: anybody may then join")
+    keys: str = knob("", "folder of key files (zdiloco keygen); everything is encrypted then; empty: no keys")
+    key: str = knob("", "whose secret key in net.keys is ours; empty: the learner's name, 'syncer' or 'relay'")
+    server_key: str = knob("syncer", "whose public key in net.keys the syncer or relay that is dialled must have")
+    allowed: str = knob("allowed.toml", "file in net.keys of a syncer or relay: who may connect, and what each may do")
     chunk_bytes: int = knob(2**20, "payload of one chunk; on a slow link it is smaller", "bytes")
     window_bytes: int = knob(2**23, "most bytes under way from one peer; a slower link gets less", "bytes")
     stripes: int = knob(1, "bulk connections of a learner, 1 to 4: more for a long link that loses packets")
@@ -107,10 +111,21 @@ class NetParams:
         for key in ("listen", "connect"):
             if not HOST.fullmatch(getattr(self, key)):
                 raise ConfigError(f"net.{key} is {getattr(self, key)!r}; allowed is the name or address of a host")
-        if self.listen not in LOOPBACK and not self.insecure:
+        for name in (self.key or "any", self.server_key):
+            check_name(name, "net.key or net.server_key")
+        if "\0" in self.keys + self.allowed or not self.allowed:
+            raise ConfigError("net.keys and net.allowed are places of files; net.allowed must name one")
+        self.check_listen("net.listen", self.listen)
+
+    def check_listen(self, key: str, address: str) -> None:
+        """Raise ConfigError for an address beyond loopback that would be bound without keys, unless `insecure` says
+        so; for insecure together with keys, too."""
+        if self.keys and self.insecure:
+            raise ConfigError("net.insecure is true, and net.keys is set: with keys nobody else may join; choose one")
+        if address not in LOOPBACK and not self.insecure and not self.keys:
             raise ConfigError(
-                f"net.listen is {self.listen!r}: without keys only loopback is bound ({', '.join(LOOPBACK)}). Set "
-                "net.insecure = true where you trust everybody who can reach this address"
+                f"{key} is {address!r}: without keys only loopback is bound ({', '.join(LOOPBACK)}). Set net.keys "
+                "(zdiloco keygen), or net.insecure = true where you trust everybody who can reach this address"
             )
 
     def inbox(self, budget_bytes: int) -> InboxParams:
@@ -144,12 +159,8 @@ class RelayParams:
             raise ConfigError(f"relay.listen is {self.listen!r}; allowed is the name or address of a host")
 
     def check_listen(self, net: NetParams) -> None:
-        """Raise ConfigError for an address beyond loopback without net.insecure."""
-        if self.listen not in LOOPBACK and not net.insecure:
-            raise ConfigError(
-                f"relay.listen is {self.listen!r}: without keys only loopback is bound ({', '.join(LOOPBACK)}). Set "
-                "net.insecure = true where you trust everybody who can reach this address"
-            )
+        """Raise ConfigError for an address beyond loopback without keys or net.insecure."""
+        net.check_listen("relay.listen", self.listen)
 
     def region(self, net: NetParams) -> NetParams:
         """What this relay binds. Raises ConfigError for an address beyond loopback without net.insecure, and for ports

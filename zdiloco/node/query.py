@@ -9,12 +9,14 @@ import zmq
 
 from zdiloco.core.machine import SYNCER
 from zdiloco.core.messages import Status, StatusQuery
-from zdiloco.errors import LinkError
+from zdiloco.errors import ConfigError, LinkError
 from zdiloco.node.clock import Clock, monotonic
+from zdiloco.node.dialler import Dialler
+from zdiloco.node.entrance import entrance_of
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import NetParams
 from zdiloco.node.roads import Roads
-from zdiloco.node.sockets import Road, check_library, dialling, new_incarnation
+from zdiloco.node.sockets import check_library, new_incarnation
 from zdiloco.node.transfers import Transfers
 from zdiloco.node.wake import Wake
 from zdiloco.units import MemberKey
@@ -25,15 +27,16 @@ ASK_AGAIN_S = 1.0
 
 
 class Query:
-    """One question to one syncer. `ask` may be called again and again over the same connection."""
+    """One question to one syncer. `ask` may be called again and again over the same connection. `name`: whose key in
+    `net.keys` is ours, where that is not said there."""
 
-    def __init__(self, net: NetParams, *, clock: Clock = monotonic) -> None:
+    def __init__(self, net: NetParams, *, name: str = "", clock: Clock = monotonic) -> None:
         check_library()
         self._net, self._clock = net, clock
         self._wake = Wake()
         self._context: zmq.Context[Any] = zmq.Context()
         try:
-            self._open(net)
+            self._open(net, name)
         except BaseException:
             self.close()
             raise
@@ -43,10 +46,11 @@ class Query:
         self._asked_at = float("-inf")
         self._ends = float("inf")
 
-    def _open(self, net: NetParams) -> None:
+    def _open(self, net: NetParams, name: str) -> None:
         key = MemberKey("status", new_incarnation())
-        sockets = {road: dialling(self._context, road, net, key) for road in (Road.CONTROL, Road.BULK)}
-        self._roads = Roads(sockets, server=False)
+        self._roads = Roads({}, server=False)
+        self._dialler = Dialler(self._roads, self._context, entrance_of(net, name))
+        self._dialler.dial_lane(key)
         self._loop = Loop(self._roads, self._wake, self._clock)
         params = net.inbox(MAX_STATUS_BYTES)
         self._transfers = Transfers(self._roads, params, self._arrived, self._lost, keeps_early=False)
@@ -54,7 +58,8 @@ class Query:
     def ask(self, timeout_s: float, *, layout: bool = False, relay: bool = False) -> dict[str, Any]:
         """Return the syncer's status, or with `layout` that of its run; with `relay` that of a relay, if it is one.
 
-        Raises LinkError where no answer comes within `timeout_s`, ConfigError where it has another protocol version.
+        Raises LinkError where no answer comes within `timeout_s`, ConfigError where it has another protocol version or
+        does not let us in.
         """
         self._question = StatusQuery(layout=layout, relay=relay)
         self._let_go()  # what the question before this one was still waiting for
@@ -62,6 +67,8 @@ class Query:
         while self._clock() < self._ends:
             self._loop.step(self)
             self._roads.check_version()
+            if why := self._dialler.why_refused():
+                raise ConfigError(why)
             found = self._found()
             if found is not None:
                 return found
@@ -79,7 +86,7 @@ class Query:
 
     def close(self) -> None:
         """Hang up; harmless when repeated."""
-        self._context.destroy(0)  # with every socket of it
+        self._context.destroy(0)  # with every socket of it, and what follows the handshakes
         self._wake.close()
 
     def __enter__(self) -> "Query":

@@ -8,19 +8,22 @@ passed on as they come; what a learner lacks of them, and whole states, it gets 
 import logging
 import threading
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from zdiloco.core.machine import SYNCER
 from zdiloco.core.messages import Hello, Status, StatusQuery, Unwelcome, Update
-from zdiloco.errors import MachineError, ZdilocoError
+from zdiloco.errors import ConfigError, MachineError, ZdilocoError
 from zdiloco.node.clock import Clock, monotonic
+from zdiloco.node.guard import guard_of
+from zdiloco.node.keys import keys_of
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.relay_far import STATION, FarLink
 from zdiloco.node.relay_lanes import Lane, Lanes, Passed
 from zdiloco.node.relay_loop import RelayLoop, Station
-from zdiloco.node.relay_roads import credited, most_sockets, open_descriptors, region_roads
+from zdiloco.node.relay_roads import credited, most_sockets, open_descriptors, region_again, region_roads
 from zdiloco.node.relay_status import relay_status
 from zdiloco.node.roads import Arrival
 from zdiloco.node.sockets import Road, cast_hwm, check_library, is_connected, new_incarnation, widen
@@ -87,15 +90,18 @@ class RelayNode:
             raise
 
     def _open(self, terms: "Terms | None") -> None:
-        self.region = region_roads(self._context, self.region_net)
-        self.far = FarLink(self._context, self.net, self.key, self.cache)
+        keys = keys_of(self.net, NAME)
+        self.region = region_roads(self._context, self.region_net, guard_of(self._context, self.net, keys))
+        self.far = FarLink(self._context, self.net, self.key, self.cache, keys)
         self.up = self.far.roads
-        self.lanes = Lanes(self._context, self.net, self.params, self.clock, self._opened, self._forget)
+        self.lanes = Lanes(self._context, self.net, self.params, self.clock, self._opened, self._forget, keys=keys)
         self._loop = RelayLoop(self.wake, self.clock)
         self.premerge = self._premerge(terms) if terms and self.params.premerge else None
         self._loop.add("region", Station(self.region, self._from_region))
         self._loop.add(STATION, Station(self.up, self._from_upstream))
         self._loop.look_at(self.region.sockets[Road.BULK_CAST])
+        if self.region.guard:
+            self._loop.look_at(self.region.guard.socket)
 
     def _premerge(self, terms: "Terms") -> "Premerge":
         from zdiloco.node.premerge import Premerge  # loads torch, which a relay that only passes on can do without
@@ -133,6 +139,23 @@ class RelayNode:
             self._stop_asked, self.reason = True, reason
             self.wake.post(lambda: self._loop.stop(STOP_DRAIN_S if self.connected else 0.0))
 
+    def look_again(self) -> None:
+        """Read anew who may connect; as `SyncerNode.look_again`."""
+        self.wake.post(self._look_again)
+
+    def _look_again(self) -> None:
+        guard = self.region.guard
+        if guard is None:
+            log.warning("there are no keys (net.keys): nothing to read anew")
+        elif guard.reload():
+            self._shut_out()
+
+    def _shut_out(self) -> None:
+        """Every connection of the region is made anew."""
+        self._loop.look_away(self.region.sockets[Road.BULK_CAST])
+        self._loop.anew("region", partial(region_again, self._context, self.region_net, self.region, self.clock))
+        self._loop.look_at(self.region.sockets[Road.BULK_CAST])
+
     def close(self) -> None:
         """Let go of everything; `run` does so at its end. Harmless when repeated."""
         if self._closed:
@@ -142,8 +165,9 @@ class RelayNode:
             self.premerge.close()
         for lane in list(self.lanes):
             self.lanes.close(lane, "the relay ends", 0 if self.failure else LINGER_MS)
-        for roads in (self.region, self.up):
-            roads.close(0 if self.failure else LINGER_MS)
+        linger_ms = 0 if self.failure else LINGER_MS
+        self.far.close(linger_ms)
+        self.region.close(linger_ms)
         self._context.term()
         self.wake.close()
 
@@ -322,6 +346,12 @@ class RelayNode:
 
     def on_time(self, now: float) -> None:
         """Inputs are drained: fetch what is missing, and see who is gone."""
+        if self.region.guard:
+            self.region.guard.serve()
+            if self.region.guard.expired():
+                self._shut_out()
+        if why := self.far.why_refused():
+            raise ConfigError(why)
         self.far.turn(self._loop, self.region.sockets[Road.BULK_CAST], now)
         turn = self.cache.turn(now)
         for message in turn.upstream:

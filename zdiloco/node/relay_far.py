@@ -11,6 +11,8 @@ from functools import partial
 
 from zdiloco.core.machine import SYNCER
 from zdiloco.node.dialler import Dialler
+from zdiloco.node.entrance import Entrance
+from zdiloco.node.keys import Keys
 from zdiloco.node.params import NetParams
 from zdiloco.node.relay_lanes import Lane, Lanes
 from zdiloco.node.relay_loop import RelayLoop
@@ -33,11 +35,14 @@ class FarLink:
     `dialled_anew`: roads that were half open, lanes' too, since the start.
     """
 
-    def __init__(self, context: Context, net: NetParams, key: MemberKey, cache: Cache) -> None:
+    def __init__(
+        self, context: Context, net: NetParams, key: MemberKey, cache: Cache, keys: Keys | None
+    ) -> None:  # fmt: skip
         self.roads = Roads({}, server=False)
         self.taken, self.dialled_anew = False, 0
         self._context, self._net, self._cache = context, net, cache
-        self._dialler = Dialler(self.roads, context, net)
+        self._keys = keys
+        self._dialler = Dialler(self.roads, context, Entrance(net, keys, follows=True))
         self._vain = Vain(cache.inbox, net.give_up_s)
         self._mark = 0
         self._dialler.dial(key)
@@ -46,6 +51,14 @@ class FarLink:
     def frames_down(self) -> int:
         """Frames that have come on its roads, words and chunks."""
         return self.roads.of(SYNCER).frames_down
+
+    def why_refused(self) -> str:
+        """Why upstream does not let this relay in, and will not; empty: it may."""
+        return self._dialler.why_refused()
+
+    def close(self, linger_ms: int) -> None:
+        """Close its roads; what lies in them has so long to leave."""
+        self._dialler.close(linger_ms)
 
     def credited(self, credit: Credit) -> None:
         """The syncer asks for chunks of what this relay sends itself."""
@@ -89,7 +102,7 @@ class FarLink:
                 loop.anew(lane.key, partial(self._redial, lane))
 
     def _redial(self, lane: Lane) -> None:
-        Dialler(lane.roads, self._context, self._net, key=lane.key).dial_bulk()
+        Dialler(lane.roads, self._context, Entrance(self._net, self._keys), key=lane.key).dial_bulk()
 
     def _warn(self, whose: str, road: str) -> None:
         self.dialled_anew += 1

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from zdiloco.core.machine import SYNCER
 from zdiloco.node.clock import Clock
+from zdiloco.node.entrance import Entrance
+from zdiloco.node.keys import Keys
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.relay_roads import lane_roads
 from zdiloco.node.roads import Counts, Roads
@@ -72,6 +74,7 @@ class Lanes:
     clock: Clock
     opened: Callable[[Lane], None]
     closed: Callable[[Lane], None]
+    keys: Keys | None = None
     passed: Passed = field(default_factory=Passed)
     _lanes: dict[MemberKey, Lane] = field(default_factory=dict)
     _turned_away: set[str] = field(default_factory=set)
@@ -96,7 +99,8 @@ class Lanes:
         return lane
 
     def _lane(self, key: MemberKey, now: float) -> Lane:
-        return Lane(key, now, roads=lane_roads(self.context, self.net, key), vain=PassedInVain(self.net.give_up_s))
+        roads = lane_roads(self.context, Entrance(self.net, self.keys), key)
+        return Lane(key, now, roads=roads, vain=PassedInVain(self.net.give_up_s))
 
     def _has_room(self, key: MemberKey, now: float) -> bool:
         """Whether one more may come; where all places are taken, those that nobody counts on are given up for it."""

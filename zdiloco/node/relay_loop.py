@@ -88,6 +88,10 @@ class RelayLoop:
         """Let time pass, too, when something comes in on a socket that no station reads; `on_time` takes it in."""
         self._poller.register(socket, zmq.POLLIN)
 
+    def look_away(self, socket: Any) -> None:
+        """No more, before it is closed."""
+        self._poller.unregister(socket)
+
     def stop(self, drain_s: float) -> None:
         """End the loop when nothing waits to be sent, or after `drain_s`."""
         if self._stop_at is None:

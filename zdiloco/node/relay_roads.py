@@ -4,12 +4,16 @@ Rule: they are those of a syncer on one side and of a learner on the other, opti
 """
 
 import resource
+from functools import partial
 
 from zdiloco.errors import ConfigError
+from zdiloco.node.clock import Clock
 from zdiloco.node.dialler import Dialler
+from zdiloco.node.entrance import Entrance
+from zdiloco.node.guard import Guard
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.roads import Roads
-from zdiloco.node.sockets import Context, Road, bulk_hwm, serving
+from zdiloco.node.sockets import Context, Road, Socket, bound_again, bulk_hwm, serving
 from zdiloco.units import MemberKey
 from zdiloco.wire.transfer import Credit
 
@@ -19,19 +23,28 @@ PER_STRIPE = 3
 OWN = 64
 
 
-def region_roads(context: Context, net: NetParams) -> Roads:
+def region_roads(context: Context, net: NetParams, guard: Guard | None = None) -> Roads:
     """Bind the four roads of the region, of which the bulk broadcast tells whether anybody takes it. Raises ConfigError
     where that may not or cannot be."""
-    marks = {Road.BULK: bulk_hwm(net.window_bytes, net.chunk_bytes)}
-    tells = Road.BULK_CAST
-    sockets = {road: serving(context, road, net, marks.get(road, 0), tells=road is tells) for road in Road}
-    return Roads(sockets, server=True, most_stripes=net.stripes)
+    sockets = {road: _bound(context, road, net, guard) for road in Road}
+    return Roads(sockets, server=True, most_stripes=net.stripes, guard=guard)
 
 
-def lane_roads(context: Context, net: NetParams, key: MemberKey) -> Roads:
+def _bound(context: Context, road: Road, net: NetParams, guard: Guard | None) -> Socket:
+    mark = bulk_hwm(net.window_bytes, net.chunk_bytes) if road is Road.BULK else 0
+    return serving(context, road, net, mark, tells=road is Road.BULK_CAST, guard=guard)
+
+
+def region_again(context: Context, net: NetParams, roads: Roads, clock: Clock) -> None:
+    """Bind them all anew: whoever is connected has to come back."""
+    for road, old in list(roads.sockets.items()):
+        roads.sockets[road] = bound_again(old, partial(_bound, context, road, net, roads.guard), clock)
+
+
+def lane_roads(context: Context, entrance: Entrance, key: MemberKey) -> Roads:
     """Dial control and bulk upstream under the identity of a learner, in as many stripes as it would itself."""
     roads = Roads({}, server=False)
-    Dialler(roads, context, net).dial_lane(key)
+    Dialler(roads, context, entrance).dial_lane(key)
     return roads
 
 

@@ -20,6 +20,7 @@ import zmq
 from zdiloco.core.machine import SYNCER
 from zdiloco.core.messages import Heartbeat, Hello, Receipt, Report, StatusQuery, Unwelcome
 from zdiloco.errors import ConfigError, MalformedFrame, PeerError, VersionMismatch
+from zdiloco.node.guard import Guard
 from zdiloco.node.sockets import Road, identity_of, key_of
 from zdiloco.units import MemberKey
 from zdiloco.wire.encoding import decode, encode
@@ -72,11 +73,16 @@ class Offered(Enum):
 class Roads:
     """The sockets of one process. `server` says whether they are ROUTER and PUB, or DEALER and SUB.
 
-    `more`: a learner's bulk stripes beyond the first; `most_stripes`: how many of each learner a server tries.
+    `more`: a learner's bulk stripes beyond the first; `most_stripes`: how many of each learner a server tries; `guard`:
+    judges what a server is told, by the key of who tells it.
     `waiting_of`: bytes of chunks that wait to be sent, by transfer; `waiting_bytes`: of all of them.
     """
 
-    def __init__(self, sockets: Mapping[Road, "zmq.Socket[bytes]"], *, server: bool, most_stripes: int = 1) -> None:
+    def __init__(
+        self, sockets: Mapping[Road, "zmq.Socket[bytes]"], *, server: bool, most_stripes: int = 1,
+        guard: Guard | None = None,
+    ) -> None:  # fmt: skip
+        self.guard = guard
         self.sockets = dict(sockets)
         self.more: list[zmq.Socket[bytes]] = []
         self.server, self.most_stripes = server, most_stripes
@@ -135,6 +141,11 @@ class Roads:
             if not 1 <= len(frames) <= 2:
                 raise MalformedFrame(f"{len(frames)} frames; allowed is a header and one payload")
             message = decode(frames[0].buffer)
+            if self.guard and (why := self.guard.why_silent(frames[0], key.name, message)):
+                self.strangers["key"] += 1
+                if isinstance(message, Hello) and road is Road.CONTROL:  # not fatal: the owner may be who hears it
+                    self.send(key, Unwelcome(reason="key", text=why, fatal=False))
+                return None
             if self.server and isinstance(message, Hello) and (message.name, message.incarnation) != key:
                 self.strangers["hello"] += 1  # it speaks for somebody else
                 return None
@@ -362,3 +373,5 @@ class Roads:
         """Close every socket; what lies in them has so long to leave. Harmless when repeated."""
         for socket in (*self.sockets.values(), *self.more):
             socket.close(linger_ms)
+        if self.guard:
+            self.guard.close()

@@ -8,7 +8,8 @@ mistaken for that of its successor. Further bulk connections of the same process
 
 import re
 import secrets
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -16,6 +17,9 @@ import zmq
 
 from zdiloco.errors import ConfigError
 from zdiloco.knobs import NAME
+from zdiloco.node.clock import Clock
+from zdiloco.node.entrance import Entrance
+from zdiloco.node.guard import Guard
 from zdiloco.node.params import LOOPBACK, NetParams
 from zdiloco.units import MemberKey
 from zdiloco.wire.pace import CAST_CHUNK
@@ -34,6 +38,7 @@ BULK_HWM = 256
 """Chunks to one peer; the window of a transfer (8 MiB of 1 MiB chunks) times the transfers under way stays below."""
 STRIPE_BYTES = 2**21
 """What waits to be sent on one of several stripes: so little that one that is held up is soon passed over."""
+REBIND_S = 2.0
 MOST_TOLD = 1000
 """Words about subscriptions that are taken in at once."""
 MOST_HWM = 2**20
@@ -133,40 +138,63 @@ def stripe_marks(road: Road, params: NetParams) -> Mapping[int, int]:
 SUBSCRIPTIONS: Mapping[int, int] = {zmq.MAXMSGSIZE: MAX_CONTROL_FRAME}  # of a publisher that tells who subscribes
 
 
-def serving(context: Context, road: Road, params: NetParams, hwm: int = 0, *, tells: bool = False) -> Socket:
+def serving(
+    context: Context, road: Road, params: NetParams, hwm: int = 0, *, tells: bool = False, guard: Guard | None = None
+) -> Socket:  # fmt: skip
     """Make and bind the syncer's end of a road. `hwm`: replaces both marks of the table when above zero; `tells`: a
-    broadcast says, by what is received on it, whether anybody subscribes (`subscribed`).
+    broadcast says, by what is received on it, whether anybody subscribes (`subscribed`); `guard`: who lets people in.
 
-    Raises ConfigError where the address is not loopback and `net.insecure` is off, or is taken or not ours.
+    Raises ConfigError where the address is not loopback and there is neither a guard nor `net.insecure`, or it is taken
+    or not ours.
     """
-    if params.listen not in LOOPBACK and not params.insecure:
+    if params.listen not in LOOPBACK and not params.insecure and guard is None:
         raise ConfigError(f"net.listen is {params.listen!r}: without keys only loopback is bound (or net.insecure)")
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
     socket = context.socket((zmq.XPUB if tells else zmq.PUB) if cast else zmq.ROUTER)
     marks: Mapping[int, int] = {zmq.SNDHWM: hwm, zmq.RCVHWM: hwm} if hwm else {}
     told = SUBSCRIPTIONS if tells else {}
     _set(socket, EVERY, _ROAD[road], {} if cast else ROUTER, marks, stripe_marks(road, params), told)
+    _set(socket, guard.options() if guard else {})
     return _bound(socket, _endpoint(params.listen, params.port, road))
 
 
 def dialling(
-    context: Context, road: Road, params: NetParams, key: MemberKey, hwm: int = 0, stripe: int = 0
+    context: Context, road: Road, params: NetParams, identity: bytes, hwm: int = 0, entrance: Entrance | None = None
 ) -> Socket:  # fmt: skip
-    """Make and connect a learner's end of a road. `hwm`: replaces the receive mark of the table when above zero."""
+    """Make and connect a learner's end of a road, under a routing identity (`identity_of`). `hwm`: replaces the receive
+    mark of the table when above zero; `entrance`: how it is let in."""
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
     socket = context.socket(zmq.SUB if cast else zmq.DEALER)
     mark: Mapping[int, int] = {zmq.RCVHWM: hwm} if hwm else {}
     _set(socket, EVERY, _ROAD[road], DIALLING, {} if cast else DEALER, mark, stripe_marks(road, params))
+    if entrance is not None:
+        _set(socket, entrance.options())
+        entrance.look_at(socket, control=road is Road.CONTROL)
     if cast:
         socket.setsockopt(zmq.SUBSCRIBE, b"")
     else:
-        socket.setsockopt(zmq.IDENTITY, identity_of(key, stripe))
+        socket.setsockopt(zmq.IDENTITY, identity)
     try:
         socket.connect(_endpoint(params.connect, params.port, road))
     except zmq.ZMQError as error:
         socket.close(0)
         raise ConfigError(f"net.connect is {params.connect!r}: {error.strerror}") from error
     return socket
+
+
+def bound_again(old: Socket, make: Callable[[], Socket], clock: Clock) -> Socket:
+    """Close a socket that is bound, and return what `make` binds in its place. The library frees an address a moment
+    after it was let go: that is waited for, with an end. Raises ConfigError."""
+    old.unbind(old.getsockopt_string(zmq.LAST_ENDPOINT))
+    old.close(0)
+    ends = clock() + REBIND_S
+    while True:
+        try:
+            return make()
+        except ConfigError:
+            if clock() > ends:
+                raise
+            threading.Event().wait(0.005)
 
 
 def widen(socket: Socket, hwm: int) -> None:
@@ -199,7 +227,7 @@ def _endpoint(host: str, port: int, road: Road) -> str:
     return f"tcp://{shown}:{port + _PORT[road]}"
 
 
-def _set(socket: Socket, *tables: Mapping[int, int]) -> None:
+def _set(socket: Socket, *tables: Mapping[int, int] | Mapping[int, int | bytes]) -> None:
     for table in tables:
         for option, value in table.items():
             socket.setsockopt(option, value)

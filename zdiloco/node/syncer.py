@@ -19,15 +19,17 @@ from zdiloco.core import machine as m
 from zdiloco.core.messages import Hello
 from zdiloco.core.start import KnownState
 from zdiloco.core.syncer import SyncerMachine
-from zdiloco.errors import ConfigError, MachineError, ZdilocoError
+from zdiloco.errors import MachineError, ZdilocoError
+from zdiloco.node.guard import guard_of
 from zdiloco.node.hooks import Hooks
+from zdiloco.node.keys import keys_of
 from zdiloco.node.loop import Loop
 from zdiloco.node.opening import load_cut
 from zdiloco.node.params import Settings
 from zdiloco.node.returning import ReturnPhases
 from zdiloco.node.roads import Roads
 from zdiloco.node.shelf import Shelf
-from zdiloco.node.sockets import BULK_HWM, Road, bulk_hwm, cast_hwm, check_library, serving
+from zdiloco.node.sockets import BULK_HWM, Road, bound_again, bulk_hwm, cast_hwm, check_library, serving
 from zdiloco.node.status import process_status, status_of
 from zdiloco.node.syncer_acts import SyncerActs, SyncerParts
 from zdiloco.node.syncer_body import SyncerBody
@@ -45,7 +47,8 @@ log = logging.getLogger(__name__)
 
 LINGER_MS = 500
 STOP_DRAIN_S = 2.0
-REBIND_S = 2.0
+KEY_NAME = "syncer"
+"""Whose key a syncer has, unless `net.key` says otherwise."""
 
 
 class SyncerNode:
@@ -147,11 +150,11 @@ class SyncerNode:
 
     def _open_sockets(self, layout: Layout | None) -> None:
         net = self.settings.net
-        sockets: dict[Road, Any] = {}
+        guard = guard_of(self.context, net, keys_of(net, KEY_NAME, dials=False))
+        self.roads = Roads({}, server=True, most_stripes=net.stripes, guard=guard)
+        self._cast_hwm = self._hwm(layout)
         for road in Road:
-            mark = {Road.BULK_CAST: self._hwm(layout), Road.BULK: bulk_hwm(net.window_bytes, net.chunk_bytes)}
-            sockets[road] = serving(self.context, road, net, mark.get(road, 0))
-        self.roads = Roads(sockets, server=True, most_stripes=net.stripes)
+            self.roads.sockets[road] = self._bound(road)
         self.loop = Loop(self.roads, self.wake, self.clock)
         params = net.inbox(self.settings.sync.budget_bytes + self.settings.sync.loan_bytes)
         self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
@@ -165,21 +168,16 @@ class SyncerNode:
     def _widen(self, layout: Layout) -> None:
         """Open the bulk broadcast anew with a mark that holds two updates; nothing has been sent on it yet."""
         if self._hwm(layout) > BULK_HWM:
-            old = self.roads.sockets[Road.BULK_CAST]
-            old.unbind(old.getsockopt_string(zmq.LAST_ENDPOINT))
-            old.close(0)
-            self.roads.sockets[Road.BULK_CAST] = self._bind_again(self._hwm(layout))
+            self._cast_hwm = self._hwm(layout)
+            self._bind_again(Road.BULK_CAST)
 
-    def _bind_again(self, hwm: int) -> Any:
-        """The library frees an address a moment after it was let go: wait for that, with an end."""
-        ends = self.clock() + REBIND_S
-        while True:
-            try:
-                return serving(self.context, Road.BULK_CAST, self.settings.net, hwm)
-            except ConfigError:
-                if self.clock() > ends:
-                    raise
-                threading.Event().wait(0.005)
+    def _bound(self, road: Road) -> Any:
+        net = self.settings.net
+        mark = {Road.BULK_CAST: self._cast_hwm, Road.BULK: bulk_hwm(net.window_bytes, net.chunk_bytes)}
+        return serving(self.context, road, net, mark.get(road, 0), guard=self.roads.guard)
+
+    def _bind_again(self, road: Road) -> None:
+        self.roads.sockets[road] = bound_again(self.roads.sockets[road], lambda: self._bound(road), self.clock)
 
     # ---- the life of the process
 
@@ -206,6 +204,23 @@ class SyncerNode:
         if not self._stop_asked:
             self._stop_asked = True
             self.wake.post(lambda: self._feed(m.LeaveRequested(reason=reason)))
+
+    def look_again(self) -> None:
+        """Read anew who may connect; from any thread or signal handler. Where a key is no longer good all connections
+        are made anew, so that its owner is out at once, listeners, too."""
+        self.wake.post(self._look_again)
+
+    def _look_again(self) -> None:
+        guard = self.roads.guard
+        if guard is None:
+            log.warning("there are no keys (net.keys): nothing to read anew")
+        elif guard.reload():
+            self._shut_out()
+
+    def _shut_out(self) -> None:
+        """Every connection is made anew: nobody can be left out who listens."""
+        for road in Road:
+            self._bind_again(road)
 
     def close(self) -> None:
         """Let go of everything; `run` does so at its end. Harmless when repeated."""
@@ -256,6 +271,8 @@ class SyncerNode:
 
     def on_time(self, now: float) -> None:
         """Inputs are drained."""
+        if self.roads.guard and self.roads.guard.expired():
+            self._shut_out()
         due = self.machine.deadline()
         if due is not None and now >= due:
             self._feed(m.TimerDue())

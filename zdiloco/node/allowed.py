@@ -1,0 +1,137 @@
+"""Who may connect: a file that names keys, the learners that they stand for, and what they may do.
+
+Rule: who is not in it is a stranger. A name has one key, and a key one name; an entry that has expired is as good as
+none. The routing identity of a connection is worth nothing: what counts is the key by which it was made.
+"""
+
+import datetime
+import fnmatch
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zdiloco.core.messages import Goodbye, Heartbeat, Hello, Pull, Receipt, StatusQuery
+from zdiloco.errors import ConfigError
+from zdiloco.knobs import check_name, shown
+from zdiloco.node.keys import is_key
+from zdiloco.wire.transfer import Credit, Gone
+
+MAX_BYTES = 2**22
+"""Most bytes of the file: more than ten thousand entries."""
+ASKS = "status"
+"""Under this name `zdiloco status` asks; whoever is in the file may."""
+OF_WATCHERS = (Heartbeat, Pull, Receipt, Goodbye, StatusQuery, Credit, Gone)
+"""What one that only watches may say, beside a hello that says so."""
+
+
+class Right(StrEnum):
+    """What the owner of a key may do."""
+
+    CONTRIBUTE = "contribute"
+    """Join under its own name, and have its work merged."""
+    WATCH = "watch"
+    """Ask for the status, and follow what is published."""
+    RELAY = "relay"
+    """Speak for the learners in `names`, and for itself."""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table of the file. `names`: for whom a relay speaks; a * stands for any letters. `expires`: the last day, in
+    UTC, on which it holds."""
+
+    key: str
+    rights: tuple[Right, ...] = (Right.CONTRIBUTE,)
+    names: tuple[str, ...] = ()
+    expires: datetime.date | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the file says; `entries` by name."""
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    _names: Mapping[str, str] = field(default_factory=dict)
+
+    def name_of(self, key: str) -> str:
+        """Whose key this is; empty: a stranger's."""
+        return self._names.get(key, "")
+
+    def over(self, today: datetime.date) -> set[str]:
+        """The names whose entry has expired."""
+        return {name for name, entry in self.entries.items() if entry.expires and today > entry.expires}
+
+    def why_not(self, key: str, today: datetime.date) -> str:
+        """Why the owner of a key may not connect; empty: it may."""
+        name = self.name_of(key)
+        if not name:
+            return "its key is not in net.allowed"
+        expires = self.entries[name].expires
+        return f"the key of {name} was good until {expires}" if expires and today > expires else ""
+
+    def may_say(self, key: str, name: str, message: object, today: datetime.date) -> bool:
+        """Whether the owner of a key may say this under a learner's name."""
+        if self.why_not(key, today):
+            return False
+        owner = self.name_of(key)
+        entry = self.entries[owner]
+        if name == ASKS:
+            return _follows(message)
+        relayed = name == Right.RELAY or any(fnmatch.fnmatchcase(name, each) for each in entry.names)
+        if Right.RELAY in entry.rights and relayed:
+            return True
+        if name != owner:
+            return False
+        return Right.CONTRIBUTE in entry.rights or (Right.WATCH in entry.rights and _follows(message))
+
+
+def _follows(message: object) -> bool:
+    return isinstance(message, OF_WATCHERS) or (isinstance(message, Hello) and message.watching)
+
+
+def load_allowed(place: Path) -> Allowed:
+    """Read the file. Raises ConfigError naming it and the entry; also where nobody is in it."""
+    try:
+        with place.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{place}: has more than {MAX_BYTES} bytes; is it a list of keys?")
+        tree = tomllib.loads(data.decode())
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be read ({error.strerror}); net.allowed says who may connect") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{place}: is not TOML ({error})") from error
+    if not tree:
+        raise ConfigError(f"{place}: nobody is in it; it wants a table [NAME] with a key for each who may connect")
+    entries = {name: _entry(place, name, table) for name, table in tree.items()}
+    names: dict[str, str] = {}
+    for name, entry in entries.items():
+        if entry.key in names:
+            raise ConfigError(f"{place}: {names[entry.key]} and {name} have the same key; each wants its own")
+        names[entry.key] = name
+    return Allowed(entries, names)
+
+
+def _entry(place: Path, name: str, table: Any) -> Entry:
+    check_name(name, f"{place}: a name")
+    if name == ASKS:
+        raise ConfigError(f"{place}: the name {name!r} is the house's own; choose another one")
+    if not isinstance(table, dict):
+        raise ConfigError(f"{place}: {name} is {shown(table)}; it must be a table, written [{name}]")
+    try:
+        entry = msgspec.convert(table, Entry)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{place}: [{name}]: {error}; known are key, rights, names, expires") from error
+    if not is_key(entry.key):
+        raise ConfigError(f"{place}: [{name}]: key is {shown(entry.key)}; copy the 40 characters of {name}.key")
+    if not entry.rights:
+        raise ConfigError(f"{place}: [{name}]: rights is empty; allowed are {', '.join(Right)}")
+    if (Right.RELAY in entry.rights) != bool(entry.names):
+        raise ConfigError(f"{place}: [{name}]: names says for whom a relay speaks, and belongs to the right relay")
+    if name == Right.RELAY and Right.RELAY not in entry.rights:
+        raise ConfigError(f"{place}: [{name}]: only a relay has this name; give it the right relay, or another name")
+    return entry

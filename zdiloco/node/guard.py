@@ -1,0 +1,126 @@
+"""The door of a server: who connects is asked for its key, and who is in gets no further than its rights.
+
+Rule: ZeroMQ asks for each connection (RFC 27, over an inner socket) and is answered by the thread that owns the sockets
+of the process. A connection that was let in is not in for good: every message is judged anew by what the file says now.
+No server socket is made without its domain, so that without this door nobody is let in.
+"""
+
+import datetime
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from zdiloco.errors import ConfigError
+from zdiloco.node.allowed import load_allowed
+from zdiloco.node.keys import Keys
+from zdiloco.node.params import NetParams
+
+log = logging.getLogger(__name__)
+
+DOMAIN = b"zdiloco"
+ZAP, VERSION = "inproc://zeromq.zap.01", b"1.0"
+MOST_TOLD = 1000
+"""Strangers whose turning away is logged, each once until the list changes."""
+Today = Callable[[], datetime.date]
+
+
+def utc_today() -> datetime.date:
+    """The day that it is, in UTC."""
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+class Guard:
+    """The door of all server sockets of one context; made before any of them. `strangers`: whom it turned away, why."""
+
+    def __init__(self, context: "zmq.Context[Any]", keys: Keys, place: Path, today: Today = utc_today) -> None:
+        """Raises ConfigError where the file at `place` is not right."""
+        self.keys, self._place, self._today = keys, place, today
+        self.allowed = load_allowed(place)
+        self.strangers: Counter[str] = Counter()
+        self._told: set[tuple[str, str]] = set()
+        self._day = today()
+        self.socket = context.socket(zmq.REP)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(ZAP)
+
+    def reload(self) -> set[str]:
+        """Read the file anew; returns the names whose key is no longer good. A wrong file changes nothing, and is
+        logged."""
+        try:
+            found = load_allowed(self._place)
+        except ConfigError as error:
+            log.error("who may connect stays as it is why=%r", str(error))
+            return set()
+        gone = {name for name, entry in self.allowed.entries.items() if found.name_of(entry.key) != name}
+        self.allowed = found
+        self._told.clear()
+        log.info("who may connect is read anew entries=%d gone=%s", len(found.entries), ",".join(sorted(gone)) or "-")
+        return gone
+
+    def expired(self) -> set[str]:
+        """The names whose key was good when this was asked last, and is no longer. Costs nothing within a day."""
+        before, self._day = self._day, self._today()
+        if before == self._day:
+            return set()
+        return self.allowed.over(self._day) - self.allowed.over(before)
+
+    def serve(self) -> None:
+        """Answer for those who knock; called on the thread that owns the sockets, whenever its socket is readable."""
+        while True:
+            try:
+                request = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self.socket.send_multipart(self._answer(request))
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        version, number, _, address, _, mechanism, *credentials = request
+        why, key = "it brings no key", ""
+        if mechanism == b"CURVE" and len(credentials) == 1:
+            key = z85.encode(credentials[0]).decode()
+            why = self.allowed.why_not(key, self._today())
+        if why:
+            self._turned_away(address.decode("ascii", "replace"), why)
+        code, text = (b"400", b"not allowed") if why else (b"200", b"OK")
+        return [version, number, code, text, b"" if why else key.encode(), b""]
+
+    def why_silent(self, frame: Any, name: str, message: object) -> str:
+        """Why whoever sent this frame may not say this under that learner's name; empty: it may."""
+        try:
+            key = frame.get("User-Id")
+        except zmq.ZMQError:
+            key = ""
+        today = self._today()
+        if self.allowed.may_say(key, name, message, today):
+            return ""
+        who = self.allowed.name_of(key)
+        why = self.allowed.why_not(key, today) or f"the key of {who} may not say {type(message).__name__} as {name}"
+        self._turned_away(who or "a stranger", why)
+        return why
+
+    def _turned_away(self, who: str, why: str) -> None:
+        self.strangers["key"] += 1
+        if (who, why) not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add((who, why))
+            log.warning("turned away who=%s why=%r", who, why)
+
+    def close(self) -> None:
+        """Let nobody in any more; before the context ends."""
+        self.socket.close(0)
+
+    def options(self) -> dict[int, int | bytes]:
+        """What makes a socket a server behind this door."""
+        return {
+            zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: self.keys.own.secret, zmq.ZAP_DOMAIN: DOMAIN,
+            zmq.ZAP_ENFORCE_DOMAIN: 1,
+        }  # fmt: skip
+
+
+def guard_of(context: "zmq.Context[Any]", net: NetParams, keys: Keys | None) -> Guard | None:
+    """The door that `net` wants; None: there are no keys. Raises ConfigError."""
+    return Guard(context, keys, Path(net.keys) / net.allowed) if keys else None
