@@ -19,6 +19,7 @@ from zdiloco.cli.config import config
 from zdiloco.cli.demo import demo
 from zdiloco.cli.doctor import doctor
 from zdiloco.cli.eval import evaluate
+from zdiloco.cli.keygen import keygen
 from zdiloco.cli.learner import learner
 from zdiloco.cli.ledger import ledger
 from zdiloco.cli.options import LEVELS
@@ -51,7 +52,7 @@ def cli(log_level: str) -> None:
 
 
 PROCESSES, FILES = (sync, learner, relay, evaluate), (report, whatif, checkpoint, ledger, config)
-for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan, doctor):
+for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan, doctor, keygen):
     cli.add_command(command)
 
 

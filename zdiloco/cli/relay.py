@@ -20,7 +20,8 @@ def relay(run_toml: Path, overrides: tuple[str, ...]) -> int:
     """Pass on between the learners of a region and the syncer of the run in RUN.toml.
 
     Binds relay.listen and relay.port, dials net.connect and net.port; the region's learners dial it instead of the
-    syncer. Runs until SIGTERM; what the run is and how it ends is no matter of its own.
+    syncer. Runs until SIGTERM; what the run is and how it ends is no matter of its own. With keys, SIGHUP has it read
+    net.allowed anew.
     """
     from zdiloco.cli.signals import Leaving
     from zdiloco.config import load
@@ -30,6 +31,8 @@ def relay(run_toml: Path, overrides: tuple[str, ...]) -> int:
     config = load(run_toml, overrides)
     node = RelayNode(config.net, config.relay, terms=_terms(config) if config.relay.premerge else None)
     leaving.becomes(lambda name: node.stop(f"asked to leave ({name})"))
+    if config.net.keys:
+        leaving.reads_again(node.look_again)
     return leaving.exit_code(node.run())
 
 

@@ -48,6 +48,10 @@ class Leaving:
         if self.asked:
             on_ask(self.asked)
 
+    def reads_again(self, look: Callable[[], None]) -> None:
+        """From here on SIGHUP means: read anew who may connect."""
+        signal.signal(signal.SIGHUP, lambda number, frame: look())
+
     def exit_code(self, otherwise: int) -> int:
         """What the process should end with: 130 after an interrupt, 0 after a leave in order, else `otherwise`.
 

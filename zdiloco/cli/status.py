@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait for the answer."
 )
+@click.option("--keys", default="", metavar="DIR", help="Folder with one secret key, ours, and the syncer's.")
+@click.option(
+    "--server-key", default="syncer", show_default=True, metavar="NAME", help="Whose public key in --keys ENDPOINT has."
+)
 @click.option("--relay", is_flag=True, help="Ask the relay at ENDPOINT (its relay.port) how it stands itself.")
 @log_level
-def status(endpoint: str, as_json: bool, timeout: float, relay: bool) -> None:
+def status(
+    endpoint: str, as_json: bool, timeout: float, keys: str, server_key: str, relay: bool
+) -> None:  # fmt: skip
     """Ask the syncer at ENDPOINT (HOST:PORT, its net.port) how its run stands; through a relay, too.
 
     A learner's steps are those of its present process. Exit code 3: nobody answers.
@@ -31,7 +37,7 @@ def status(endpoint: str, as_json: bool, timeout: float, relay: bool) -> None:
     from zdiloco.errors import ConfigError
     from zdiloco.node.query import Query
 
-    with Query(net_of(endpoint)) as query:
+    with Query(net_of(endpoint, keys=keys, server_key=server_key)) as query:
         answer = query.ask(timeout, relay=relay)
     if relay and "relay" not in answer:
         raise ConfigError(f"ENDPOINT is {endpoint!r}: a syncer answers there, no relay; leave --relay away")
@@ -39,15 +45,16 @@ def status(endpoint: str, as_json: bool, timeout: float, relay: bool) -> None:
     click.echo(json.dumps(answer, indent=2) if as_json else show(answer))
 
 
-def net_of(endpoint: str) -> "NetParams":
-    """Where to dial: 'HOST:PORT', 'tcp://HOST:PORT' or '[IPV6]:PORT'. Raises ConfigError for anything else."""
+def net_of(endpoint: str, **more: str) -> "NetParams":
+    """Where to dial: 'HOST:PORT', 'tcp://HOST:PORT' or '[IPV6]:PORT'; `more`: what else of section net. Raises
+    ConfigError for anything else."""
     from zdiloco.errors import ConfigError
     from zdiloco.node.params import NetParams
 
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or len(port) > 5:
         raise ConfigError(f"ENDPOINT is {endpoint!r}; write HOST:PORT, such as 127.0.0.1:5700 (the syncer's net.port)")
-    settings: dict[str, Any] = {"connect": host.strip("[]"), "port": int(port)}
+    settings: dict[str, Any] = {"connect": host.strip("[]"), "port": int(port), **more}
     try:
         return NetParams(**settings)
     except ConfigError as error:

@@ -23,7 +23,7 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
     """Keep the published values of the run in RUN.toml: call, merge, publish, save.
 
     Goes on from the newest checkpoint in the run folder, if there is one. Ends when the target is reached (exit code
-    0), or in order on SIGTERM.
+    0), or in order on SIGTERM. With keys, SIGHUP has it read net.allowed anew.
     """
     from zdiloco.cli.signals import Leaving
     from zdiloco.config import load
@@ -35,6 +35,8 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
 
         node = SyncerNode(config, fresh=fresh)
         leaving.becomes(node.stop)
+        if config.net.keys:
+            leaving.reads_again(node.look_again)
     except _Abandoned:
         return leaving.exit_code(0)
     code = leaving.exit_code(node.run())
