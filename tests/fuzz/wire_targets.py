@@ -11,7 +11,7 @@ from tests.fuzz.target import Tape, Target
 from tests.wire.examples import EXAMPLES, GOLDEN
 from zdiloco.core.messages import Body
 from zdiloco.errors import MachineError, MalformedFrame, VersionMismatch
-from zdiloco.node.sockets import identity_of, key_of
+from zdiloco.node.sockets import address_of, identity_of
 from zdiloco.tensor.codecs import NAMES, get_codec
 from zdiloco.tensor.layout import Fragment, Layout, TensorKind, TensorSpec, layout_of
 from zdiloco.tensor.merge import Weighted, merge
@@ -25,7 +25,6 @@ from zdiloco.wire.flow import InboxParams
 from zdiloco.wire.frames import split_parts
 from zdiloco.wire.inbox import Expected, Inbox
 from zdiloco.wire.outbox import Outbox
-from zdiloco.wire.stripes import MOST_STRIPES
 from zdiloco.wire.transfer import MAX_RANGES, Chunk, Credit, Gone, checksums_of, make_body
 
 MAX_BYTES = 2**16
@@ -132,10 +131,10 @@ _layout_seeds = functools.cache(_layouts)
 
 def parse_identity(data: bytes) -> None:
     """Any bytes as the routing identity of a connection."""
-    key = key_of(data)
-    if key is None:
+    address = address_of(data)
+    if address is None:
         raise MalformedFrame("a stranger")
-    assert data in [identity_of(key, stripe) for stripe in range(MOST_STRIPES)]
+    assert identity_of(*address) == data
 
 
 # ---- encoded values
@@ -307,7 +306,9 @@ TARGETS = (
         name="identity",
         parse=parse_identity,
         allowed=(MalformedFrame,),
-        seeds=lambda: [identity_of(MemberKey("a-1", 2**63), stripe) for stripe in (0, 3)],
+        seeds=lambda: [
+            identity_of(MemberKey("a-1", 2**63), stripe, token) for stripe in (0, 3) for token in ("", "0" * 16)
+        ],
     ),
     Target(name="payload", parse=parse_payload, allowed=(MalformedFrame,), seeds=_payloads, slow=True),
     Target(

@@ -10,6 +10,7 @@ from zdiloco.core.machine import SYNCER
 from zdiloco.core.messages import Goodbye, Heartbeat, Hello
 from zdiloco.node import relay_lanes
 from zdiloco.node.clock import monotonic
+from zdiloco.node.entrance import Entrance
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.relay_lanes import Lane, Lanes
 from zdiloco.node.relay_loop import RelayLoop, Station
@@ -42,7 +43,8 @@ class Place:
     def __post_init__(self) -> None:
         self.monkeypatch.setattr(relay_lanes, "lane_roads", lambda *args: Mute())
         params = RelayParams(most_learners=2, forget_after_s=FORGET_S)
-        self.lanes = Lanes(None, NetParams(), params, monotonic, lambda lane: None, self._closed)
+        net = NetParams()
+        self.lanes = Lanes(None, net, params, monotonic, lambda lane: None, self._closed, Entrance(net, None))
 
     def _closed(self, lane: Lane) -> None:
         self.lost.append(lane.key.name)

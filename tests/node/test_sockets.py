@@ -9,7 +9,7 @@ from zmq.utils.monitor import recv_monitor_message
 from zdiloco.errors import ConfigError
 from zdiloco.node import sockets
 from zdiloco.node.params import NetParams
-from zdiloco.node.sockets import Road, bulk_hwm, cast_hwm, dialling, identity_of, key_of, serving, stripe_marks
+from zdiloco.node.sockets import Road, address_of, bulk_hwm, cast_hwm, dialling, identity_of, serving, stripe_marks
 from zdiloco.units import MemberKey
 
 KEY = MemberKey("eu-west-1", 0xABC)
@@ -18,8 +18,9 @@ KEY = MemberKey("eu-west-1", 0xABC)
 @pytest.mark.parametrize("key", [KEY, MemberKey("a.b_c-d", 2**64 - 1), MemberKey("x" * 64, 1)])
 def test_identities_come_back(key: MemberKey) -> None:
     for stripe in range(4):
-        assert key_of(identity_of(key, stripe)) == key
-        assert len(identity_of(key, stripe)) <= 255
+        for token in ("", "0123456789abcdef"):
+            assert address_of(identity_of(key, stripe, token)) == (key, stripe, token)
+            assert len(identity_of(key, stripe, token)) <= 255
 
 
 STRANGE = [
@@ -28,12 +29,14 @@ STRANGE = [
     b"n:0x23456789abcdef", b"n:00000000000000001", b"x" * 65 + b":0123456789abcdef", b"\x1b[31m:0123456789abcdef",
     "n:\u0661123456789abcdef".encode(), b"n\xff:0123456789abcdef", b"n:m:0123456789abcdef", b"syncer:0000000000000000",
     b"n:0123456789abcdef/0", b"n:0123456789abcdef/4", b"n:0123456789abcdef/", b"n:0123456789abcdef/01", b"n:1/1",
+    b"n:0123456789abcdef.", b"n:0123456789abcdef.0123456789abcde", b"n:0123456789abcdef.0123456789ABCDEF",
+    b"n:0123456789abcdef/1.0123456789abcdef",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("identity", STRANGE)
 def test_strange_identities_are_nobody(identity: bytes) -> None:
-    assert key_of(identity) is None
+    assert address_of(identity) is None
 
 
 def test_several_stripes_have_low_send_marks() -> None:

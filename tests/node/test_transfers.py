@@ -6,7 +6,7 @@ import pytest
 
 from zdiloco.core.messages import Body
 from zdiloco.node import transfers as transfers_module
-from zdiloco.node.roads import Counts
+from zdiloco.node.counts import Counts
 from zdiloco.node.transfers import Transfers
 from zdiloco.units import MemberKey
 from zdiloco.wire.flow import InboxParams

@@ -35,7 +35,7 @@ class Unwelcomes(StrEnum):
     VERSION = "version"
     """It speaks another version of the protocol, and so reads no more of this than that: it ends."""
     KEY = "key"
-    """Its key may not bear its name: it waits. Or whom it dials lets it not in, as its own process says: it ends."""
+    """Its key may not bear its name, or, as its own process says, whom it dials does not let it in: it ends."""
     STARTING = "starting"
     """The syncer has no sealed epoch yet: it says hello again a little later."""
     ROOM = "room"

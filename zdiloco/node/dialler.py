@@ -38,7 +38,7 @@ class Dialler:
         self._roads.more.clear()
         self._open(Road.BULK)
         for number in range(1, self._net.stripes):
-            identity = identity_of(self._named, number)
+            identity = identity_of(self._named, number, self._entrance.token)
             self._roads.more.append(dialling(self._context, Road.BULK, self._net, identity, entrance=self._entrance))
 
     def listen(self, on: bool) -> None:
@@ -68,4 +68,5 @@ class Dialler:
             self._entrance.forget()
         if road in sockets:
             sockets.pop(road).close(0)
-        sockets[road] = dialling(self._context, road, self._net, identity_of(self._named), hwm, self._entrance)
+        identity = identity_of(self._named, token=self._entrance.token)
+        sockets[road] = dialling(self._context, road, self._net, identity, hwm, self._entrance)

@@ -6,6 +6,7 @@ of handshake, at once, for the library does not dial again either; a handshake t
 ever succeeded, after some of them. One that is cut off by an outage, or by a syncer that returns, is no verdict.
 """
 
+import secrets
 from typing import Any
 
 import zmq
@@ -26,10 +27,12 @@ EVENTS = (
 
 class Entrance:
     """That of one process to whom it dials. `keys`: what encrypts its sockets; None: nothing. `follows`: it is noted
-    whether it is let in, and whoever made this calls `forget` before its control socket is closed."""
+    whether it is let in, and whoever made this calls `forget` before its control socket is closed. `token`: is part of
+    the routing identity of its sockets, so that nobody else can name them."""
 
     def __init__(self, net: NetParams, keys: Keys | None, *, follows: bool = False) -> None:
         self.net, self.keys, self._follows = net, keys, follows
+        self.token = secrets.token_hex(8)
         self._watched: Any = None
         self._told: Any = None
         self._succeeded, self._failed = False, 0

@@ -94,7 +94,8 @@ class RelayNode:
         self.region = region_roads(self._context, self.region_net, guard_of(self._context, self.net, keys))
         self.far = FarLink(self._context, self.net, self.key, self.cache, keys)
         self.up = self.far.roads
-        self.lanes = Lanes(self._context, self.net, self.params, self.clock, self._opened, self._forget, keys=keys)
+        entrance = self.far.lanes_entrance
+        self.lanes = Lanes(self._context, self.net, self.params, self.clock, self._opened, self._forget, entrance)
         self._loop = RelayLoop(self.wake, self.clock)
         self.premerge = self._premerge(terms) if terms and self.params.premerge else None
         self._loop.add("region", Station(self.region, self._from_region))

@@ -32,7 +32,8 @@ STATION = "upstream"
 class FarLink:
     """The relay's own roads upstream, `roads`: three of them at first, and the bulk broadcast while it is `taken`.
 
-    `dialled_anew`: roads that were half open, lanes' too, since the start.
+    `lanes_entrance`: by which the lanes of its learners are let in. `dialled_anew`: roads that were half open, lanes'
+    too, since the start.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class FarLink:
         self.roads = Roads({}, server=False)
         self.taken, self.dialled_anew = False, 0
         self._context, self._net, self._cache = context, net, cache
-        self._keys = keys
+        self.lanes_entrance = Entrance(net, keys)
         self._dialler = Dialler(self.roads, context, Entrance(net, keys, follows=True))
         self._vain = Vain(cache.inbox, net.give_up_s)
         self._mark = 0
@@ -102,7 +103,7 @@ class FarLink:
                 loop.anew(lane.key, partial(self._redial, lane))
 
     def _redial(self, lane: Lane) -> None:
-        Dialler(lane.roads, self._context, Entrance(self._net, self._keys), key=lane.key).dial_bulk()
+        Dialler(lane.roads, self._context, self.lanes_entrance, key=lane.key).dial_bulk()
 
     def _warn(self, whose: str, road: str) -> None:
         self.dialled_anew += 1

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from zdiloco.core.machine import SYNCER
 from zdiloco.node.clock import Clock
+from zdiloco.node.counts import Counts
 from zdiloco.node.entrance import Entrance
-from zdiloco.node.keys import Keys
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.relay_roads import lane_roads
-from zdiloco.node.roads import Counts, Roads
+from zdiloco.node.roads import Roads
 from zdiloco.node.sockets import Context
 from zdiloco.units import MemberKey
 from zdiloco.wire.lane_life import LaneLife, lane_to_give_up, lanes_over, may_come_beside
@@ -74,7 +74,7 @@ class Lanes:
     clock: Clock
     opened: Callable[[Lane], None]
     closed: Callable[[Lane], None]
-    keys: Keys | None = None
+    entrance: Entrance
     passed: Passed = field(default_factory=Passed)
     _lanes: dict[MemberKey, Lane] = field(default_factory=dict)
     _turned_away: set[str] = field(default_factory=set)
@@ -99,7 +99,7 @@ class Lanes:
         return lane
 
     def _lane(self, key: MemberKey, now: float) -> Lane:
-        roads = lane_roads(self.context, Entrance(self.net, self.keys), key)
+        roads = lane_roads(self.context, self.entrance, key)
         return Lane(key, now, roads=roads, vain=PassedInVain(self.net.give_up_s))
 
     def _has_room(self, key: MemberKey, now: float) -> bool:

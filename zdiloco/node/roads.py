@@ -11,7 +11,6 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -20,8 +19,9 @@ import zmq
 from zdiloco.core.machine import SYNCER
 from zdiloco.core.messages import Heartbeat, Hello, Receipt, Report, StatusQuery, Unwelcome
 from zdiloco.errors import ConfigError, MalformedFrame, PeerError, VersionMismatch
+from zdiloco.node.counts import Counts
 from zdiloco.node.guard import Guard
-from zdiloco.node.sockets import Road, identity_of, key_of
+from zdiloco.node.sockets import Address, Road, address_of, identity_of
 from zdiloco.units import MemberKey
 from zdiloco.wire.encoding import decode, encode
 from zdiloco.wire.outbox import ChunkOut
@@ -47,18 +47,6 @@ class Arrival(NamedTuple):
     key: MemberKey
     message: Any
     payload: memoryview | None
-
-
-@dataclass(slots=True)
-class Counts:
-    """What passed to and from one peer, all roads together, without broadcasts' copies per listener."""
-
-    frames_up: int = 0
-    bytes_up: int = 0
-    frames_down: int = 0
-    bytes_down: int = 0
-    dropped: int = 0
-    malformed: Counter[str] = field(default_factory=Counter)
 
 
 class Offered(Enum):
@@ -95,6 +83,7 @@ class Roads:
         self._control: dict[MemberKey, deque[tuple[type, bytes]]] = {}
         self._bulk: dict[MemberKey, OrderedDict[tuple[str, int], ChunkOut]] = {}
         self._stripes: dict[MemberKey, Stripes] = {}
+        self._tokens: dict[MemberKey, str] = {}
 
     def ends(self, road: Road) -> list["zmq.Socket[bytes]"]:
         """The sockets of a road: more than one only where a learner has several bulk stripes, none where it does not
@@ -126,50 +115,61 @@ class Roads:
         return None
 
     def _parse(self, road: Road, frames: Frames) -> Arrival | None:
-        key = SYNCER
-        if self.server:
-            identity = frames.pop(0).bytes
-            sender = key_of(identity)
-            if sender is None or (road is Road.CONTROL and identity != identity_of(sender)):
-                self.strangers["identity"] += 1  # words come on no stripe
-                return None
-            key = sender
-        counts = self.of(key)
-        counts.frames_down += len(frames)
-        counts.bytes_down += sum(len(frame) for frame in frames)
-        try:
-            if not 1 <= len(frames) <= 2:
-                raise MalformedFrame(f"{len(frames)} frames; allowed is a header and one payload")
-            message = decode(frames[0].buffer)
-            if self.guard and (why := self.guard.why_silent(frames[0], key.name, message)):
-                self.strangers["key"] += 1
-                if isinstance(message, Hello) and road is Road.CONTROL:  # not fatal: the owner may be who hears it
-                    self.send(key, Unwelcome(reason="key", text=why, fatal=False))
-                return None
-            if self.server and isinstance(message, Hello) and (message.name, message.incarnation) != key:
-                self.strangers["hello"] += 1  # it speaks for somebody else
-                return None
-            if isinstance(message, Chunk) != (len(frames) == 2) or (road in (Road.CONTROL, Road.CONTROL_CAST)) != (
-                len(frames) == 1
-            ):
-                raise MalformedFrame("a payload belongs to a chunk, and a chunk to the bulk road")
-        except PeerError as error:
-            if isinstance(error, VersionMismatch):
-                self._other_version(road, key, error)
-            else:
-                counts.malformed["frame"] += 1
+        identity = frames.pop(0).bytes if self.server else b""
+        address = address_of(identity) if self.server else Address(SYNCER, 0, "")
+        if address is None or (road is Road.CONTROL and address.stripe):  # words come on no stripe
+            self.strangers["identity"] += 1
             return None
+        key = address.key
+        try:
+            message = _message(road, frames)
+        except VersionMismatch as error:
+            self._count_down(key, frames)
+            self._other_version(road, identity, key, error)
+            return None
+        except PeerError:
+            self._count_down(key, frames)
+            self.of(key).malformed["frame"] += 1
+            return None
+        if self.server and not self._believed(road, identity, key, message, frames[0]):
+            return None
+        self._count_down(key, frames)
+        if self.server and address.token != self._tokens.get(key, ""):
+            self._remember(key, address.token)
         self._understood = True
         return Arrival(key, message, frames[1].buffer if len(frames) == 2 else None)
 
-    def _other_version(self, road: Road, key: MemberKey, error: VersionMismatch) -> None:
+    def _believed(self, road: Road, identity: bytes, key: MemberKey, message: Any, frame: Any) -> bool:
+        """Whether whoever sent this is who it says. One that may not is told so where it says hello."""
+        if self.guard and (why := self.guard.why_silent(frame, key.name, message)):
+            self.strangers["key"] += 1
+            if isinstance(message, Hello) and road is Road.CONTROL:
+                self._answer(identity, Unwelcome(reason="key", text=why, fatal=True))
+            return False
+        if isinstance(message, Hello) and (message.name, message.incarnation) != key:
+            self.strangers["hello"] += 1  # it speaks for somebody else
+            return False
+        return True
+
+    def _other_version(self, road: Road, identity: bytes, key: MemberKey, error: VersionMismatch) -> None:
         counts = self.of(key)
         counts.malformed["version"] += 1
         self.version = self.version or str(error)
         if self.server and road is Road.CONTROL:
             if counts.malformed["version"] == 1:
                 log.warning("%s is turned away why=%r", key.name, str(error))
-            self.send(key, Unwelcome(reason="version", text=str(error), fatal=True))
+            self._answer(identity, Unwelcome(reason="version", text=str(error), fatal=True))
+
+    def _answer(self, identity: bytes, message: Any) -> None:
+        """Tell one connection, whoever it says to be: it is not believed, so nothing waits for it."""
+        with suppress(zmq.ZMQError):
+            self.sockets[Road.CONTROL].send_multipart([identity, encode(message)], zmq.NOBLOCK)
+
+    def _remember(self, key: MemberKey, token: str) -> None:
+        """From now on this is how a process is reached."""
+        if len(self._tokens) >= MAX_COUNTED:
+            del self._tokens[next(iter(self._tokens))]
+        self._tokens[key] = token
 
     def check_version(self) -> None:
         """Raise ConfigError where nothing but another version of the protocol was ever heard; both are named."""
@@ -290,7 +290,7 @@ class Roads:
     def _offer(self, road: Road, key: MemberKey, frames: Frames, stripe: int = 0) -> Offered:
         """Hand frames to the socket, for or on this stripe."""
         socket = self.sockets[road] if self.server else self.ends(road)[stripe]
-        address = [identity_of(key, stripe)] if self.server else []
+        address = [identity_of(key, stripe, self._tokens.get(key, ""))] if self.server else []
         try:
             socket.send_multipart(address + frames, zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -328,6 +328,11 @@ class Roads:
         counts.frames_up += len(frames)
         counts.bytes_up += sum(len(frame) for frame in frames)
 
+    def _count_down(self, key: MemberKey, frames: Frames) -> None:
+        counts = self.of(key)
+        counts.frames_down += len(frames)
+        counts.bytes_down += sum(len(frame) for frame in frames)
+
     def _waiting_grows(self, transfer: str, nbytes: int) -> None:
         self.waiting_bytes += nbytes
         self.waiting_of[transfer] += nbytes
@@ -351,6 +356,7 @@ class Roads:
         for chunk in self._bulk.pop(key, {}).values():
             self._waiting_grows(chunk.transfer, -chunk.view.nbytes)
         self._stripes.pop(key, None)
+        self._tokens.pop(key, None)
         self.counts.pop(key, None)
 
     def drop_transfer(self, key: MemberKey, transfer: str) -> None:
@@ -375,3 +381,14 @@ class Roads:
             socket.close(linger_ms)
         if self.guard:
             self.guard.close()
+
+
+def _message(road: Road, frames: Frames) -> Any:
+    """What a header says. Raises MalformedFrame, VersionMismatch."""
+    if not 1 <= len(frames) <= 2:
+        raise MalformedFrame(f"{len(frames)} frames; allowed is a header and one payload")
+    message = decode(frames[0].buffer)
+    words = road in (Road.CONTROL, Road.CONTROL_CAST)
+    if isinstance(message, Chunk) != (len(frames) == 2) or words != (len(frames) == 1):
+        raise MalformedFrame("a payload belongs to a chunk, and a chunk to the bulk road")
+    return message

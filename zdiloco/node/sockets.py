@@ -3,7 +3,8 @@
 Rule: sockets are made here, with all their options, before they are bound or connected; nobody else sets an option.
 High-water marks count messages per peer, never bytes: the byte bound is the credit of the transfers, marks are only a
 backstop. The identity of a learner's sockets is its name and random incarnation, so no pipe of a dead process is
-mistaken for that of its successor. Further bulk connections of the same process, its stripes, end in `/1` to `/3`.
+mistaken for that of its successor; and a random token that nobody is told, so that nobody else can take its pipe over.
+Further bulk connections of the same process, its stripes, end in `/1` to `/3`.
 """
 
 import re
@@ -11,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import zmq
 
@@ -29,7 +30,7 @@ Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 MIN_LIBZMQ = (4, 3, 5)
 _FIRST_CAME, _LAST_WENT = b"\x01", b"\x00"
-_IDENT = re.compile("([0-9a-f]{16})(?:/([1-3]))?")
+_IDENT = re.compile("([0-9a-f]{16})(?:[.]([0-9a-f]{16}))?(?:/([1-3]))?")
 MAX_CHUNK_FRAME = 2**23 + 2**16
 """Largest chunk that the wire knows, and room for its header: a larger frame ends the connection."""
 MAX_CONTROL_FRAME = 2**16
@@ -102,19 +103,27 @@ def new_incarnation() -> int:
     return secrets.randbits(63) + 1
 
 
-def identity_of(key: MemberKey, stripe: int = 0) -> bytes:
+def identity_of(key: MemberKey, stripe: int = 0, token: str = "") -> bytes:
     """The routing identity of this process, on one of its stripes."""
-    return f"{key.name}:{key.incarnation:016x}{f'/{stripe}' if stripe else ''}".encode()
+    return f"{key.name}:{key.incarnation:016x}{token and f'.{token}'}{f'/{stripe}' if stripe else ''}".encode()
 
 
-def key_of(identity: bytes) -> MemberKey | None:
-    """Who has this routing identity, on whichever stripe; None where no process of ours would choose it."""
+class Address(NamedTuple):
+    """What a routing identity says."""
+
+    key: MemberKey
+    stripe: int
+    token: str
+
+
+def address_of(identity: bytes) -> Address | None:
+    """What this routing identity says; None where no process of ours would choose it."""
     name, _, ident = identity.decode("utf-8", "replace").rpartition(":")
     found = _IDENT.fullmatch(ident)
     if not NAME.fullmatch(name) or not found:
         return None
-    key = MemberKey(name, int(found[1], 16))
-    return key if key.incarnation > 0 and identity_of(key, int(found[2] or 0)) == identity else None
+    address = Address(MemberKey(name, int(found[1], 16)), int(found[3] or 0), found[2] or "")
+    return address if address.key.incarnation > 0 and identity_of(*address) == identity else None
 
 
 def cast_hwm(largest_bytes: int, chunk_bytes: int) -> int:
