@@ -21,6 +21,7 @@ from zdiloco.chaos.forked import Forked, Nursery
 from zdiloco.config import RunConfig, from_tree, to_toml
 from zdiloco.core.ledger import Fates, settle
 from zdiloco.errors import LinkError
+from zdiloco.node.keys import load_public, make_pair
 from zdiloco.node.query import Query
 from zdiloco.rundir.archive import Cut
 from zdiloco.rundir.counters import Counters, read_counters
@@ -35,6 +36,8 @@ LEAVE_S = 5.0
 """Whoever is asked to leave has left by then."""
 AT_ONCE_S = 1.0
 """Whoever is asked twice has."""
+WATCHER = "watcher"
+"""Whose key asks for the status, in a run with keys."""
 ASKS = 10
 """So often a syncer that runs is asked for its status, a second each time."""
 BASE: dict[str, dict[str, Any]] = {
@@ -164,6 +167,15 @@ class Stage:
         self.config = from_tree(tree)
         self.toml.write_text(to_toml(self.config), encoding="utf-8")
 
+    def made_keys(self, *learners: str) -> Path:
+        """A folder with a pair for the syncer, for these and for who asks for the status, and the list of them."""
+        folder = self.folder / "keys"
+        for name in ("syncer", *learners, WATCHER):
+            make_pair(folder, name)
+        entries = [f'[{name}]\nkey = "{load_public(folder, name).decode()}"\n' for name in (*learners, WATCHER)]
+        (folder / "allowed.toml").write_text("".join(entries))
+        return folder
+
     @property
     def run_dir(self) -> Path:
         return self.config.run.path
@@ -258,7 +270,7 @@ class Stage:
 
     def status(self) -> dict[str, Any]:
         """What the syncer answers, which may be busy and is asked again while it runs; empty: nobody does."""
-        with Query(self.config.net) as query:
+        with Query(self.config.net, name=WATCHER) as query:
             for _ in range(ASKS):
                 with suppress(LinkError):
                     return query.ask(1.0)

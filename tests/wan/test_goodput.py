@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.wan, pytest.mark.ti
 PROFILE, LINK = "one-link-200mbit-80ms", "wan"
 PARAMETERS, FRAGMENTS = 64_000_000, 8
 """In fp32 32 MB a fragment, 1.3 s on the link; all of them with every step are more than it takes."""
+ONE, FOUR = {"stripes": 1}, {"stripes": 4}
 RAW_S, LEARNER_S = (4.0, 8.0), (35.0, 15.0)
 """How long each settles, and how long it is measured then."""
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -90,17 +91,19 @@ class Pushing:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("losses", "stripes", "least"),
+    ("losses", "net", "least"),
     [
-        pytest.param(("0%", "0%"), 1, 0.95, id="no loss"),
-        pytest.param(("0%", "0.1%"), 1, None, id="some loss"),
-        pytest.param(("0%", "1%"), 1, None, id="much loss"),
-        pytest.param(("0%", "1%"), 4, 1.2, id="much loss on four"),
-        pytest.param(("1%", "1%"), 4, 1.2, id="much loss on four from the beginning"),
+        pytest.param(("0%", "0%"), ONE, 0.95, id="no loss"),
+        pytest.param(("0%", "0%"), {"keys": "keys", "insecure": False}, 0.9, id="no loss, with keys"),
+        pytest.param(("0%", "0.1%"), ONE, None, id="some loss"),
+        pytest.param(("0%", "1%"), ONE, None, id="much loss"),
+        pytest.param(("0%", "1%"), FOUR, 1.2, id="much loss on four"),
+        pytest.param(("1%", "1%"), FOUR, 1.2, id="much loss on four from the beginning"),
     ],
 )
 def test_contributions_get_what_raw_tcp_gets(
-    put_up: PutUp, lab: Lab, say: Callable[[str], None], losses: tuple[str, str], stripes: int, least: float | None
+    put_up: PutUp, lab: Lab, say: Callable[[str], None],
+    losses: tuple[str, str], net: dict[str, Any], least: float | None,
 ) -> None:  # fmt: skip
     """`losses`: while the run begins, and from then on. With loss one stripe is told and not judged: what one
     connection suffers, the other one does."""
@@ -110,7 +113,9 @@ def test_contributions_get_what_raw_tcp_gets(
     put_up.change(LINK, rate="200mbit", delay="40ms", queue="100ms", loss=loss)
     before = raw_mbit_s(put_up, *RAW_S)
     put_up.change(LINK, loss=begins)
-    lab.write(**SECTIONS, net={"stripes": stripes})
+    if "keys" in net:
+        net = {**net, "keys": str(lab.made_keys("far"))}
+    lab.write(**SECTIONS, net=net)
     pushing = Pushing(lab)
     pushing.begun()
     put_up.change(LINK, loss=loss)
@@ -120,7 +125,7 @@ def test_contributions_get_what_raw_tcp_gets(
     raw = (before + after) / 2
     say(
         f"200 Mbit/s, 80 ms, loss {loss}, engine {put_up.state.engine} (it can do {ceiling:.0f} Mbit/s): a learner's "
-        f"payload on {stripes} stripe(s) {goodput:.1f} Mbit/s, raw TCP {before:.1f} before and {after:.1f} after: "
-        f"{goodput / raw:.2f}"
+        f"payload on {lab.config.net.stripes} stripe(s){' with keys' if 'keys' in net else ''} {goodput:.1f} Mbit/s, "
+        f"raw TCP {before:.1f} before and {after:.1f} after: {goodput / raw:.2f}"
     )
     assert least is None or goodput >= least * raw

@@ -32,11 +32,12 @@ TAIL_S = SYNC_PERIOD * STEP_S
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """How long to measure. The figures are meant for the defaults, whose `steps` make a minute: so a learner saves its
-    state as often as in use. Less is for tests."""
+    state as often as in use. Less is for tests. `keyed`: with everything encrypted."""
 
     steps: int = 1_200
     parameters: int = 25_000_000
     times: int = 10
+    keyed: bool = False
 
     def __post_init__(self) -> None:
         least = 2 * SYNC_PERIOD
@@ -49,7 +50,7 @@ class Plan:
 def measure(plan: Plan) -> Iterator[Result]:
     """Yield each figure when it is there. Raises BenchFailed where a process does what it must not do."""
     yield from _speeds(plan)
-    yield from measure_pauses(plan.parameters, plan.steps, plan.times)
+    yield from measure_pauses(plan.parameters, plan.steps, plan.times, keyed=plan.keyed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +68,7 @@ class _Speed:
 def _speeds(plan: Plan) -> list[Result]:
     """The loop with a learner ÷ the bare loop; the same beside a slow learner ÷ alone; a loop that really computes."""
     save_every_s = plan.steps * STEP_S  # once in each measurement
-    with Stage(plan.parameters, STEP_S, {"learner": {"save_every_s": save_every_s}}) as stage:
+    with Stage(plan.parameters, STEP_S, {"learner": {"save_every_s": save_every_s}}, keyed=plan.keyed) as stage:
         syncer, player = stage.syncer(), stage.player("a")
         bare = [_bare(player, plan)]
         alone = _attached(stage, player, plan, "alone", bare)

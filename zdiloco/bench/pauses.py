@@ -121,9 +121,9 @@ class Pauses:
         return case
 
 
-def measure_pauses(parameters: int, steps: int, times: int) -> list[Result]:
+def measure_pauses(parameters: int, steps: int, times: int, *, keyed: bool) -> list[Result]:
     """One result for each kind of disturbance, each done `times` times."""
-    with Stage(parameters, STEP_S, TIMES) as stage:
+    with Stage(parameters, STEP_S, TIMES, keyed=keyed) as stage:
         play = Pauses(stage)
         play.start()
         log.info("measures the undisturbed control run")

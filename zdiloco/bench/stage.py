@@ -20,6 +20,7 @@ from zdiloco.bench.loop import LAYERS
 from zdiloco.config import from_tree, to_toml
 from zdiloco.demo.processes import Child, free_port_base
 from zdiloco.errors import LinkError, ZdilocoError
+from zdiloco.node.keys import load_public, make_pair
 from zdiloco.node.query import Query
 
 START_S = 60.0
@@ -33,6 +34,10 @@ LOG_LINES = 8
 SYNC_PERIOD = 24
 SAVE_EVERY_S = 10.0
 """Six times as often as usual: unless a measurement says otherwise, a learner saves its state within it."""
+
+
+PLAYERS, WATCHER = ("a", "b", "slow"), "watcher"
+"""Who may be a learner, and who asks how the run stands."""
 
 
 class BenchFailed(ZdilocoError):
@@ -81,9 +86,12 @@ class Player(Child):
 
 
 class Stage:
-    """A run folder with its run.toml, the processes of a run, and what its syncer answers."""
+    """A run folder with its run.toml, the processes of a run, and what its syncer answers. `keyed`: all that they say
+    to each other is encrypted."""
 
-    def __init__(self, parameters: int, step_s: float, sections: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, parameters: int, step_s: float, sections: Mapping[str, Mapping[str, Any]], *, keyed: bool = False
+    ) -> None:  # fmt: skip
         self._parameters, self._step_s = parameters, step_s
         self.folder = Path(tempfile.mkdtemp(prefix="zdiloco-bench-"))
         self._children: list[Child] = []
@@ -93,6 +101,8 @@ class Stage:
             "learner": {"codec": "int8", "save_every_s": SAVE_EVERY_S},
             "net": {"port": free_port_base()},
         }
+        if keyed:
+            tree["net"]["keys"] = str(self._made_keys())
         for section, keys in sections.items():
             tree.setdefault(section, {}).update(keys)
         self.config = from_tree(tree)
@@ -100,8 +110,17 @@ class Stage:
         self.toml.write_text(to_toml(self.config), encoding="utf-8")
         self._query: Query | None = None
 
+    def _made_keys(self) -> Path:
+        """A folder with a pair for everybody who may take part, and the list of them."""
+        folder = self.folder / "keys"
+        for name in ("syncer", *PLAYERS, WATCHER):
+            make_pair(folder, name)
+        lines = [f'[{name}]\nkey = "{load_public(folder, name).decode()}"\n' for name in (*PLAYERS, WATCHER)]
+        (folder / "allowed.toml").write_text("".join(lines), encoding="utf-8")
+        return folder
+
     def __enter__(self) -> "Stage":
-        self._query = Query(self.config.net)
+        self._query = Query(self.config.net, name=WATCHER)
         return self
 
     def __exit__(self, *_: object) -> None:

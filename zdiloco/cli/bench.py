@@ -17,8 +17,9 @@ def bench() -> None:
 @click.option("--steps", type=int, default=1_200, show_default=True, help="Steps of each loop that is timed.")
 @click.option("--parameters", type=int, default=25_000_000, show_default=True, help="Size of the model.")
 @click.option("--times", type=int, default=10, show_default=True, help="How often each disturbance is made.")
+@click.option("--keys", is_flag=True, help="Encrypt everything, as net.keys does.")
 @log_level
-def overhead(as_json: bool, steps: int, parameters: int, times: int) -> int:
+def overhead(as_json: bool, steps: int, parameters: int, times: int, keys: bool) -> int:
     """Measure how a training loop is slowed down by its learner, and held up when others die or stall.
 
     The loop stands in for one with an accelerator: 10 ms of compute in a step of 50 ms. The bars are meant for the
@@ -28,7 +29,7 @@ def overhead(as_json: bool, steps: int, parameters: int, times: int) -> int:
     from zdiloco.bench.printing import print_results
     from zdiloco.cli.signals import interrupt_on_any
 
-    plan = Plan(steps=steps, parameters=parameters, times=times)
+    plan = Plan(steps=steps, parameters=parameters, times=times, keyed=keys)
     interrupt_on_any()
     results = list(measure(plan))
     if as_json:
