@@ -10,6 +10,7 @@ from zdiloco import trace
 from zdiloco.core.params import SyncParams
 from zdiloco.errors import ConfigError
 from zdiloco.goodput import Figures, figures_of
+from zdiloco.lives import length, parts_of, without
 from zdiloco.plan.flight import rounds_of
 from zdiloco.plan.model import Model
 from zdiloco.plan.params import Fleet, Region, Settings
@@ -48,7 +49,7 @@ def measured_of(records: Sequence[trace.Record]) -> Measured:
     opened = [r for r in records if isinstance(r, trace.Opened) and r.numels]
     arrived = [r.nbytes for r in records if isinstance(r, trace.Arrived) and r.nbytes]
     found = figures_of(records)
-    paces = [each.seconds / each.steps for each in found.learners if each.steps]
+    paces = _paces_s(records)
     if not opened or not arrived or not paces:
         raise ConfigError("the run's journal holds no contribution yet: there is nothing to compare the plan with")
     starts = [r for r in records if isinstance(r, trace.Start) and r.sync]
@@ -60,6 +61,18 @@ def measured_of(records: Sequence[trace.Record]) -> Measured:
         figures=found,
         contribution_bytes=sum(arrived) / len(arrived),
     )
+
+
+def _paces_s(records: Sequence[trace.Record]) -> list[float]:
+    """Seconds of a step of each learner, from the first step that its processes told to the last: what comes before,
+    such as reading the data or the values it begins with, is none."""
+    seconds: dict[str, float] = {}
+    steps: dict[str, int] = {}
+    for life in (life for part in parts_of(records) for life in part.lives if life.marks):
+        first, last = life.marks[0], life.marks[-1]
+        seconds[life.who] = seconds.get(life.who, 0.0) + length(without((first.t, last.t), life.stalls()))
+        steps[life.who] = steps.get(life.who, 0) + last.step - first.step
+    return [seconds[name] / steps[name] for name in sorted(steps) if steps[name]]
 
 
 def compare(run: Measured, usual: Region, settings: Settings) -> list[Beside]:
