@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--gbit", type=float, default=1.0, show_default=True, help="Gbit/s of a region's link, each way.")
 @click.option("--rtt-ms", type=float, default=80.0, show_default=True, help="Its round trip, in ms.")
 @click.option("--loss", type=float, default=0.0, show_default=True, help="Share of its packets that are lost.")
+@click.option("--congestion", type=click.Choice(["bbr", "cubic", "reno"]), help="TCP's congestion control where "
+              "packets are lost.  [default: that of this machine]")  # fmt: skip
 @click.option("--relays", is_flag=True, help="Regions have relays.")
 @click.option("--syncer-gbit", type=float, help="Gbit/s of the syncer's link.  [default: enough]")
 @click.option("--merge-rate", type=float, help="Values that a syncer merges in a second.  [default: 1e9, two cores]")
@@ -91,11 +93,13 @@ def settings_of(config: RunConfig) -> "Settings":
 
 
 def _fleet(options: dict[str, Any]) -> "Fleet":
-    from zdiloco.plan.params import Fleet, Region, alike, region_of
+    from zdiloco.doctor.kernel import read_kernel
+    from zdiloco.plan.params import Fleet, Region, alike, known_congestion, region_of
 
     usual: Region = Region(
         name="usual", learners=options["learners"], step_s=options["step_time"], gbit_s=options["gbit"],
         rtt_s=options["rtt_ms"] / 1e3, loss=options["loss"], relay=options["relays"],
+        congestion=options["congestion"] or known_congestion(read_kernel().congestion),
     )  # fmt: skip
     if options["region"] and options["regions"]:
         raise click.UsageError("--regions does not go with --region.")

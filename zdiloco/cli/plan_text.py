@@ -36,8 +36,14 @@ def _head(asked: "Asked") -> str:
     return (
         f"{model.parameters:,} parameters in {len(model.numels)} fragments, {asked.fleet.learners} learners in "
         f"{len(asked.fleet.regions)} regions, H = {settings.sync.sync_period}, K = {settings.sync.min_quorum}, "
-        f"{settings.codec} up, {settings.published} down"
+        f"{settings.codec} up, {settings.published} down{_lossy(asked)}"
     )
+
+
+def _lossy(asked: "Asked") -> str:
+    """Which congestion control is planned for, where it makes a difference."""
+    names = sorted({region.congestion for region in asked.fleet.regions if region.loss})
+    return f", TCP's {' and '.join(names)}" if names else ""
 
 
 def _flows(asked: "Asked", answer: "Answer") -> list[str]:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from zdiloco.doctor.finding import Finding, Measured, Side, Verdict, found, unknown
 from zdiloco.doctor.needs import Need
+from zdiloco.plan.params import BY_RATE
 
 LONG_S = 0.01
 """A round trip from which on TCP's habits are felt."""
-BY_RATE = frozenset({"bbr", "bbr1", "bbr2", "bbr3"})
-"""Congestion controls that pace by what arrives: losses cost little, and they do not slow down after a pause."""
 FIRST_WINDOW = 10 * 1448
 USABLE = 0.5
 """Part of a socket buffer that holds payload under way."""

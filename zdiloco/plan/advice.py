@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zdiloco.plan.flight import Rounds, road_bytes_s, rounds_of, syncer_load
+from zdiloco.plan.flight import Rounds, rounds_of, syncer_load
 from zdiloco.plan.model import Model
 from zdiloco.plan.params import Fleet, Region, Settings
+from zdiloco.plan.road import road_bytes_s
 from zdiloco.plan.room import Room
 from zdiloco.plan.traffic import copies_up, period_s
 from zdiloco.wire.flow import MAX_WINDOW_BYTES
@@ -74,7 +75,8 @@ def _link(region: Region, fleet: Fleet, model: Model, settings: Settings) -> Ite
                   f"net.window_bytes = {wide}"  # fmt: skip
             settings, can = wider, road_bytes_s(region, wider, copies)
         if can < FULL * link and road_bytes_s(region, striped, copies) > can:
-            yield f"a loss of {region.loss:g} leaves {can / link:.1%} of its link to TCP's cubic; use BBR, and set " \
+            kept, name = f"{can / link:.1%}", region.congestion
+            yield f"a loss of {region.loss:g} leaves {kept} of its link to TCP's {name}; use BBR, and set " \
                   f"net.stripes = {MOST_STRIPES}"  # fmt: skip
             settings = striped
     for way in ("up", "down"):

@@ -12,7 +12,7 @@ from zdiloco.plan.bill import ring_bytes
 from zdiloco.plan.flight import rounds_of
 from zdiloco.plan.model import Model
 from zdiloco.plan.params import GBIT, Fleet, Settings
-from zdiloco.plan.traffic import all_flows, period_s
+from zdiloco.plan.traffic import all_flows
 
 RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 """Gbit/s."""
@@ -50,13 +50,12 @@ def table_of(
     for rate in rates:
         there = replace(fleet, regions=tuple(replace(region, gbit_s=rate) for region in fleet.regions))
         rounds = rounds_of(there, model, settings, merge_values_s)
-        worst = max(max(trip.up_load, trip.down_load) for trip in rounds.trips)
         rows.append(
             Row(
                 gbit_s=rate,
                 data_parallel=step_s / (step_s + whole / (rate * GBIT)),
                 diloco=waits_s / (waits_s + whole / (rate * GBIT)),
-                apart=period_s(there, settings) / step_s * max(1.0, worst),
+                apart=max(trip.turn_s for trip in rounds.trips) / step_s,
                 flight=rounds.flight_s / step_s,
             )
         )

@@ -19,12 +19,17 @@ MOST_LEARNERS = 100_000
 _BOUNDS: dict[str, tuple[float, float]] = {
     "learners": (1, MOST_LEARNERS), "step_s": (1e-6, 1e6), "gbit_s": (1e-6, 1e6), "rtt_s": (0, 1e3), "loss": (0, 0.5),
 }  # fmt: skip
+BY_RATE = frozenset({"bbr", "bbr1", "bbr2", "bbr3"})
+"""Congestion controls that pace by what arrives: losses cost them little, and they do not slow down after a pause."""
+CONGESTION = ("bbr", "cubic", "reno")
+"""Those that a plan knows; what it does not know is taken for cubic, the kernel's own default."""
 _KEYS = {"learners": "learners", "step": "step_s", "gbit": "gbit_s", "rtt-ms": "rtt_s", "loss": "loss"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Region:
-    """Learners that share a link to the syncer, `gbit_s` each way and `rtt_s` there and back; `relay`: behind one."""
+    """Learners that share a link to the syncer, `gbit_s` each way and `rtt_s` there and back; `relay`: behind one;
+    `congestion`: TCP's congestion control on it."""
 
     name: str
     learners: int = 2
@@ -33,6 +38,7 @@ class Region:
     rtt_s: float = 0.08
     loss: float = 0.0
     relay: bool = False
+    congestion: str = "cubic"
 
     def __post_init__(self) -> None:
         if not self.name or self.name != "".join(self.name.split()):
@@ -94,6 +100,11 @@ class Fleet:
     def ends(self) -> int:
         """Between how many ends data-parallel would sum its gradients: regions, or the learners of a single one."""
         return len(self.regions) if len(self.regions) > 1 else self.learners
+
+
+def known_congestion(name: str | None) -> str:
+    """The one that a plan knows which behaves like that of a system; None: the system does not tell."""
+    return "bbr" if name in BY_RATE else name if name in CONGESTION else "cubic"
 
 
 def check_quorum(fleet: Fleet, settings: Settings) -> None:

@@ -1,8 +1,9 @@
 """Bytes of a run by role: what a learner, a region and the syncer send and receive from call to call.
 
-Rule: bodies have the lengths that the codecs say; chunk headers and words are added as they are encoded. TCP and IP add
-3 to 5 % on top. A relay takes what is published once for its region; with `relay.premerge` it sends one bundle for all
-its learners where that saves a fifth, as `core/bundling.py` decides it.
+Rule: bodies have the lengths that the codecs say; chunk headers and words are added as they are encoded. What a link's
+own counters say has the headers of TCP and IP on top (`packets_bytes`), and acknowledgements of what comes the other
+way, which are not counted here: 1 or 2 %. A relay takes what is published once for its region; with `relay.premerge` it
+sends one bundle for all its learners where that saves a fifth, as `core/bundling.py` decides it.
 """
 
 import math
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from zdiloco.core.bundling import WORTH
 from zdiloco.plan.model import Model
 from zdiloco.plan.params import GBIT, Fleet, Region, Settings
+from zdiloco.plan.road import PAYLOAD
 from zdiloco.wire.encoding import encode
 from zdiloco.wire.transfer import Chunk
 
@@ -24,9 +26,11 @@ WORDS_UP, WORDS_DOWN = 2, 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flow:
-    """Mean and peak of one way, in bytes per second. `period_bytes`: from one call of a fragment to the next."""
+    """Mean and peak of one way, in bytes per second. `period_bytes`: from one call of a fragment to the next;
+    `packets_bytes`: the same with the headers of the packets."""
 
     period_bytes: float
+    packets_bytes: float
     mean_bytes_s: float
     peak_bytes_s: float
 
@@ -134,9 +138,11 @@ def _flow(
     words_s = WORD_BYTES * (talk[0] * parts / pace.period_s + talk[1])
     nbytes = copies * chunked(whole, parts, settings)
     in_a_step = math.ceil(parts / settings.sync.sync_period)
+    period_bytes = nbytes + words_s * pace.period_s
     most = min(nbytes, copies * in_a_step * chunked(largest, 1, settings))
     return Flow(
-        period_bytes=nbytes + words_s * pace.period_s,
+        period_bytes=period_bytes,
+        packets_bytes=period_bytes / PAYLOAD,
         mean_bytes_s=nbytes / pace.period_s + words_s,
         peak_bytes_s=most / pace.step_s + words_s,
     )
@@ -145,6 +151,7 @@ def _flow(
 def _sum(flows: list[Flow]) -> Flow:
     return Flow(
         period_bytes=sum(each.period_bytes for each in flows),
+        packets_bytes=sum(each.packets_bytes for each in flows),
         mean_bytes_s=sum(each.mean_bytes_s for each in flows),
         peak_bytes_s=sum(each.peak_bytes_s for each in flows),
     )
