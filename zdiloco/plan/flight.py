@@ -3,7 +3,8 @@
 Rule: the window is what `core/grace.py` makes of these times, the very code of a run. Bodies of the same round queue on
 the link of their region and on that of the syncer. Where a learner takes longer for all its fragments than a period,
 because its link is full or by its uplink's turns (`turns.py`), its contributions wait for each other: a fragment is due
-H steps after its last cut, so all beyond a period that it takes from call to call is waiting between call and cut.
+H steps after its last cut, so all beyond a period that it takes from call to call is waiting between call and cut; and
+at the soonest when its last round is over, so no answer takes longer than that.
 """
 
 from dataclasses import dataclass
@@ -63,13 +64,16 @@ def rounds_of(fleet: Fleet, model: Model, settings: Settings, merge_values_s: fl
     bodies_s = {r.name: _body_s(r, model, settings, up / (fleet.syncer_gbit_s * GBIT)) for r in fleet.regions}
     parts = len(model.numels)
     turns = {r.name: turns_of(r, bodies_s[r.name], every_s / parts, settings) for r in fleet.regions}
-    needs = {name: max(every_s * max(1.0, *loads[name]), parts * each.each_s) for name, each in turns.items()}
+    soonest = {r.name: _answer_s(r, bodies_s[r.name]) for r in fleet.regions}
+    needs = {
+        name: max(every_s * max(1.0, *loads[name]), parts * each.each_s, soonest[name]) for name, each in turns.items()
+    }
     bodies = sum(copies_up(region, model, settings) for region in fleet.regions)
     merge_load = bodies * model.parameters / merge_values_s / every_s
     apart_s = max(every_s * merge_load, _of_quorum(fleet, needs, settings))
     answers = {
-        r.name: _answer_s(r, bodies_s[r.name]) + _waits_s(needs[r.name], apart_s, every_s, turns[r.name])
-        for r in fleet.regions
+        name: min(soonest[name] + _waits_s(need_s, apart_s, every_s, turns[name]), need_s)
+        for name, need_s in needs.items()
     }
     everybody = sorted((answers[r.name], r.step_s) for r in fleet.regions for _ in range(r.learners))
     quorum_s = everybody[settings.sync.min_quorum - 1][0]
