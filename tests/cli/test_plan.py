@@ -9,6 +9,7 @@ import pytest
 
 from zdiloco.cli.main import run
 from zdiloco.core.params import SyncParams
+from zdiloco.doctor import kernel
 from zdiloco.sim.recorded import RecordedWorld
 from zdiloco.trace import FILE, write_trace
 
@@ -32,6 +33,21 @@ def test_the_document_shows_what_is_printed(number: int, capsys: pytest.CaptureF
     command, output = examples()[number]
     assert run(shlex.split(command)) == 0
     assert capsys.readouterr().out.strip() == output.strip()
+
+
+@pytest.mark.parametrize(("machine", "told"), [("bbr", "bbr"), ("reno", "reno"), ("vegas", "cubic"), (None, "cubic")])
+def test_losses_are_counted_for_the_congestion_control_of_the_machine_or_the_one_that_is_said(
+    machine: str | None, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named where packets are lost, and only there."""
+    monkeypatch.setattr(kernel, "read_kernel", lambda: kernel.Kernel(congestion=machine))
+    heads = []
+    for words in (["--loss", "0.01"], ["--loss", "0.01", "--congestion", "bbr"], []):
+        assert run(["plan", "--parameters", "1e9", *words]) == 0
+        heads.append(capsys.readouterr().out.splitlines()[0])
+    assert heads[0].endswith(f", TCP's {told}")
+    assert heads[1].endswith(", TCP's bbr")
+    assert "TCP" not in heads[2]
 
 
 def test_json_is_one_object_of_every_part(capsys: pytest.CaptureFixture[str]) -> None:
