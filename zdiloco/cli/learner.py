@@ -1,5 +1,6 @@
 """`zdiloco learner`: one learner of a run, with the ready-made task."""
 
+import os
 from pathlib import Path
 
 import click
@@ -32,12 +33,15 @@ def learner(run_toml: Path, name: str, shard: int | None, slowdown: float, overr
     import threading
 
     from zdiloco.cli.signals import Leaving
+    from zdiloco.node.service import LOAD_S, service_of
 
     stop = threading.Event()
     leaving = Leaving(lambda signal_name: stop.set())  # before torch is loaded: that takes seconds
+    service = service_of(os.environ, os.getpid())
+    service.starts("loads torch and its task", LOAD_S)
 
     from zdiloco.config import load
     from zdiloco.demo.trainer import TrainerParams, train
 
     params = TrainerParams(name=name, shard=shard, slowdown=slowdown)
-    return leaving.exit_code(train(load(run_toml, overrides), params, stop))
+    return leaving.exit_code(train(load(run_toml, overrides), params, stop, service))

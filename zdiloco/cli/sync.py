@@ -1,6 +1,7 @@
 """`zdiloco sync`: the syncer process of a run."""
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +27,24 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
     0), or in order on SIGTERM. With keys, SIGHUP has it read net.allowed anew.
     """
     from zdiloco.cli.signals import Leaving
+    from zdiloco.node.service import LOAD_S, READ_S, service_of
+
+    service = service_of(os.environ, os.getpid())
+    service.starts("loads torch", LOAD_S)
     from zdiloco.config import load
 
     config = load(run_toml, overrides)
     leaving = Leaving(_abandon)  # before torch is loaded and a checkpoint read: both take long
     try:
+        from zdiloco.node.hooks import Hooks
         from zdiloco.node.syncer import SyncerNode
 
-        node = SyncerNode(config, fresh=fresh)
+        service.starts("reads its newest checkpoint", READ_S)
+        node = SyncerNode(config, fresh=fresh, hooks=Hooks(service=service))
         leaving.becomes(node.stop)
-        if config.net.keys:
+        if config.net.keys or service:  # a service that is reloaded must not end by it
             leaving.reads_again(node.look_again)
+        service.ready(lambda: how_it_goes(node))
     except _Abandoned:
         return leaving.exit_code(0)
     code = leaving.exit_code(node.run())
@@ -52,6 +60,13 @@ class _Abandoned(BaseException):
 def _abandon(signal_name: str) -> None:
     """Asked to leave before anything was done: nothing has to be saved."""
     raise _Abandoned
+
+
+def how_it_goes(node: "SyncerNode") -> str:
+    """The run in a line."""
+    machine = node.machine
+    part = f"{machine.progress:.1%} of the target, " if machine.target_tokens else ""
+    return f"run {machine.run_id}: {part}{machine.rounds} rounds, {len(machine.fleet.counted())} learners live"
 
 
 def was_over(node: "SyncerNode") -> str:

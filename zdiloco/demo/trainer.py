@@ -19,6 +19,7 @@ from zdiloco.errors import ConfigError, LinkError
 from zdiloco.knobs import check_name
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.learner import LearnerNode
+from zdiloco.node.service import NOBODY, Service
 from zdiloco.train.tasks import Task
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,9 @@ class TrainerParams:
         return zlib.crc32(self.name.encode()) % num_shards if self.shard is None else self.shard
 
 
-def train(config: RunConfig, params: TrainerParams, stop: threading.Event) -> int:
-    """Train until the run's target is reached, or `stop` is set; then leave in order. Returns the exit code.
+def train(config: RunConfig, params: TrainerParams, stop: threading.Event, service: Service = NOBODY) -> int:
+    """Train until the run's target is reached, or `stop` is set; then leave in order. Returns the exit code. `service`
+    hears when it has joined, and how it goes.
 
     Raises ConfigError (task, data, or another run's model), LinkError (the run is gone, or a newer process has this
     name), StoreError (the run folder), MachineError (our own failure).
@@ -55,12 +57,13 @@ def train(config: RunConfig, params: TrainerParams, stop: threading.Event) -> in
     task = Task(config.task, shard=shard)
     log.info("%s has its task shard=%d of=%d", params.name, shard, config.task.num_shards)
     try:
-        hooks, stateful = Hooks(abandon=stop.is_set), {"data": task.cursor}
+        hooks, stateful = Hooks(abandon=stop.is_set, service=service), {"data": task.cursor}
         node = LearnerNode(task.model, task.optimizer, config, name=params.name, hooks=hooks, stateful=stateful)
     except LinkError:
         if stop.is_set():  # nobody is at fault: we were asked to leave before we had joined
             return 0
         raise
+    service.ready(lambda: f"{node.machine.phase}, step {task_steps(node)}, {node.progress:.1%} of the target")
     resumed = node.resumed
     task.cursor.skip(resumed.steps_since)  # batches that former processes have read since the data's place was saved
     facts = {
@@ -71,6 +74,7 @@ def train(config: RunConfig, params: TrainerParams, stop: threading.Event) -> in
         loop = Loop(task, node, notes, params.slowdown)
         loop.run(stop)
         node.close(f"asked to leave by {params.name}'s owner" if stop.is_set() else "the training loop has ended")
+        service.stops(node.reason)
         phases = {phase: round(seconds, 4) for phase, seconds in node.resumed.seconds.items()}
         notes.end({"reason": node.reason, "steps": task_steps(node), "counts": node.counts, "phases": phases})
     log.info("%s ends steps=%d why=%r", params.name, task_steps(node), node.reason)  # the node has told an error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zdiloco.node.clock import Clock, monotonic
+from zdiloco.node.service import NOBODY, Service
 
 Tape = Callable[[float, Any, list[Any]], None]
 """Called with every event that a machine has handled: now, event, actions. In the machine's order, on any thread."""
@@ -20,8 +21,10 @@ def never() -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
-    """`abandon` is asked while a learner waits to join: True makes its constructor raise LinkError."""
+    """`abandon` is asked while a learner waits to join: True makes its constructor raise LinkError. `service`: hears
+    that the loop turns."""
 
     clock: Clock = monotonic
     tape: Tape | None = None
     abandon: Callable[[], bool] = never
+    service: Service = NOBODY

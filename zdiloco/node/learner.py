@@ -194,7 +194,7 @@ class LearnerNode(LearnerView):
         net, largest = self.settings.net, 4 * max(self.layout.numels)
         self._dialler = Dialler(self._roads, self._context, entrance_of(net, key.name), largest)
         self._dialler.dial(key)
-        self._loop = Loop(self._roads, self.wake, self._clock)
+        self._loop = Loop(self._roads, self.wake, self._clock, self._hooks.service)
         params = net.inbox(net.receive_bytes)
         self._transfers = Transfers(
             self._roads, params, lambda *at: self._acts.arrived(*at), lambda *at: self._acts.lost(*at), keeps_early=True

@@ -14,6 +14,7 @@ import zmq
 from zdiloco.errors import PeerError
 from zdiloco.node.clock import Clock
 from zdiloco.node.roads import Roads
+from zdiloco.node.service import NOBODY, Service
 from zdiloco.node.sockets import Road
 from zdiloco.node.wake import Wake
 from zdiloco.units import MemberKey
@@ -48,11 +49,12 @@ class Loop:
     """Runs one role until `stop`; `wake` is how other threads get in.
 
     `between` is called while inputs do not end: for what must not wait for that, and judges nobody. `guard`: it is
-    asked who may connect, and answers before anything else.
+    asked who may connect, and answers before anything else. `service` hears of every turn.
     """
 
-    def __init__(self, roads: Roads, wake: Wake, clock: Clock) -> None:
+    def __init__(self, roads: Roads, wake: Wake, clock: Clock, service: Service = NOBODY) -> None:
         self.roads = roads
+        self.service = service
         self.wake = wake
         self._clock = clock
         self._stop_at: float | None = None
@@ -91,6 +93,7 @@ class Loop:
             self.roads.flush(BULK_AT_ONCE)
         role.on_time(self._clock())
         self.roads.flush(BULK_AT_ONCE)
+        self.service.turn(self._clock())
 
     def _jobs(self) -> None:
         job: Callable[[], None]

@@ -26,6 +26,7 @@ from zdiloco.node.relay_loop import RelayLoop, Station
 from zdiloco.node.relay_roads import credited, most_sockets, open_descriptors, region_again, region_roads
 from zdiloco.node.relay_status import relay_status
 from zdiloco.node.roads import Arrival
+from zdiloco.node.service import NOBODY, Service
 from zdiloco.node.sockets import Road, cast_hwm, check_library, is_connected, new_incarnation, widen
 from zdiloco.node.wake import Wake
 from zdiloco.units import MemberKey
@@ -60,10 +61,11 @@ class RelayNode:
     """
 
     def __init__(
-        self, net: NetParams, params: RelayParams, *, terms: "Terms | None" = None, clock: Clock = monotonic
-    ) -> None:
+        self, net: NetParams, params: RelayParams, *, terms: "Terms | None" = None, clock: Clock = monotonic,
+        service: Service = NOBODY,
+    ) -> None:  # fmt: skip
         check_library()
-        self.net, self.params, self.clock = net, params, clock
+        self.net, self.params, self.clock, self._service = net, params, clock, service
         self.region_net = params.region(net)
         self.key = MemberKey(NAME, new_incarnation())
         self.started_at = clock()
@@ -96,7 +98,7 @@ class RelayNode:
         self.up = self.far.roads
         entrance = self.far.lanes_entrance
         self.lanes = Lanes(self._context, self.net, self.params, self.clock, self._opened, self._forget, entrance)
-        self._loop = RelayLoop(self.wake, self.clock)
+        self._loop = RelayLoop(self.wake, self.clock, self._service)
         self.premerge = self._premerge(terms) if terms and self.params.premerge else None
         self._loop.add("region", Station(self.region, self._from_region))
         self._loop.add(STATION, Station(self.up, self._from_upstream))
@@ -126,6 +128,7 @@ class RelayNode:
         except BaseException as error:
             self.failure = self.failure or error
         finally:
+            self._service.stops(str(self.failure or self.reason))
             self.close()
         if self.failure is None:
             log.info("relay ends why=%r", self.reason)
@@ -142,6 +145,7 @@ class RelayNode:
 
     def look_again(self) -> None:
         """Read anew who may connect; as `SyncerNode.look_again`."""
+        self.wake.post(self._service.reloads)
         self.wake.post(self._look_again)
 
     def _look_again(self) -> None:

@@ -16,6 +16,7 @@ from zdiloco.errors import PeerError
 from zdiloco.node.clock import Clock
 from zdiloco.node.loop import BULK_AT_ONCE, CONTROL_AT_ONCE, DRAIN_MAX_S, IDLE_S, RETRY_S
 from zdiloco.node.roads import Arrival, Roads
+from zdiloco.node.service import NOBODY, Service
 from zdiloco.node.sockets import Road
 from zdiloco.node.wake import Wake
 
@@ -52,10 +53,11 @@ class Timed(Protocol):
 
 
 class RelayLoop:
-    """Runs until `stop`. Stations come and go while it runs; all calls but `wake.post` come from its thread."""
+    """Runs until `stop`. Stations come and go while it runs; all calls but `wake.post` come from its thread. `service`
+    hears of every turn."""
 
-    def __init__(self, wake: Wake, clock: Clock) -> None:
-        self._wake, self._clock = wake, clock
+    def __init__(self, wake: Wake, clock: Clock, service: Service = NOBODY) -> None:
+        self._wake, self._clock, self._service = wake, clock, service
         self._stations: dict[Hashable, Station] = {}
         self._sources: dict[Any, _Source] = {}
         self._poller = zmq.Poller()
@@ -119,6 +121,7 @@ class RelayLoop:
             ready = self._ready(0.0)
         timed.on_time(self._clock())
         self._flush()
+        self._service.turn(self._clock())
 
     def _drain(self, source: _Source, most: int) -> None:
         name, station, road = source

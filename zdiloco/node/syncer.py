@@ -67,7 +67,7 @@ class SyncerNode:
         self.reason = "not started"
         self.failure: BaseException | None = None
         self.started_at = self.clock()
-        self._tape = hooks.tape
+        self._tape, self._service = hooks.tape, hooks.service
         self._stop_asked = False
         self._closed = False
         self._events: deque[m.SyncerEvent] = deque()
@@ -155,7 +155,7 @@ class SyncerNode:
         self._cast_hwm = self._hwm(layout)
         for road in Road:
             self.roads.sockets[road] = self._bound(road)
-        self.loop = Loop(self.roads, self.wake, self.clock)
+        self.loop = Loop(self.roads, self.wake, self.clock, self._service)
         params = net.inbox(self.settings.sync.budget_bytes + self.settings.sync.loan_bytes)
         self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
         self.shelf = Shelf(self.transfers.outbox, self.roads.drop_everywhere)
@@ -191,6 +191,7 @@ class SyncerNode:
         except BaseException as error:
             self.failure = self.failure or error
         finally:
+            self._service.stops(str(self.failure or self.reason))
             self.close()
         if self.failure is None:
             log.info("syncer ends why=%r", self.reason)
@@ -208,6 +209,7 @@ class SyncerNode:
     def look_again(self) -> None:
         """Read anew who may connect; from any thread or signal handler. Where a key is no longer good all connections
         are made anew, so that its owner is out at once, listeners, too."""
+        self.wake.post(self._service.reloads)
         self.wake.post(self._look_again)
 
     def _look_again(self) -> None:
