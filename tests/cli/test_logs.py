@@ -2,11 +2,14 @@
 
 import io
 import logging
+import os
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
-from zdiloco.cli import logs
+from zdiloco.cli import logs, main
 from zdiloco.cli.logs import OneLine
 
 
@@ -31,6 +34,35 @@ def test_the_line() -> None:
 )
 def test_texts_of_every_kind(message: str, arguments: tuple[object, ...], end: str) -> None:
     assert line_of(message, *arguments).endswith(end)
+
+
+def test_what_goes_to_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line has its priority, that of a traceback, too, and no clock; only where systemd has named this stream."""
+    with (tmp_path / "journal").open("w+") as journal, (tmp_path / "file").open("w") as file:
+        there = os.fstat(journal.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{there.st_dev}:{there.st_ino}")
+        assert [logs.is_journal(each) for each in (journal, file, io.StringIO())] == [True, False, False]
+        monkeypatch.setattr(sys, "stderr", journal)
+        before = logging.getLogger("zdiloco").handlers[:]
+        try:
+            logs.configure("debug")
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+                logging.getLogger("zdiloco.node.syncer").log(level, "a joins")
+            try:
+                raise ValueError("oh")
+            except ValueError:
+                logging.getLogger("zdiloco.node.syncer").exception("it fails")
+        finally:
+            logging.getLogger("zdiloco").handlers[:] = before
+        assert main.run(["status"]) == 2
+        journal.seek(0)
+        lines = journal.read().splitlines()
+    assert lines[:4] == [
+        f"<{p}>{n} syncer a joins" for p, n in ((7, "DEBUG"), (6, "INFO"), (4, "WARNING"), (3, "ERROR"))
+    ]
+    assert "<3>ValueError: oh" in lines
+    assert lines[-2].startswith("<3>zdiloco: ")
+    assert {line[:3] for line in lines[4:-1]} == {"<3>"}
 
 
 def test_a_traceback_follows_its_line() -> None:

@@ -5,6 +5,7 @@ standard error and its exit code (0 done, 1 our failure, 2 usage or bad input, 3
 interrupted). What loads torch is imported inside the commands, so that help and status answer at once.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -79,7 +80,8 @@ def run(arguments: Sequence[str] | None = None, *, command: click.Command = cli,
 
 
 def _say(what: str, name: str) -> None:
-    click.echo(f"{name}: {' '.join(what.split())}", err=True)
+    line = f"{name}: {' '.join(what.split())}"
+    click.echo(logs.to_journal(line, logging.ERROR) if logs.is_journal(sys.stderr) else line, err=True)
 
 
 def main() -> None:
