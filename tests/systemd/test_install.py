@@ -1,6 +1,8 @@
 """`bin/install-service` into a tree of its own: what it says, what it leaves there, and what it leaves alone."""
 
+import os
 import pathlib
+import shutil
 import stat
 import subprocess
 
@@ -82,6 +84,33 @@ def test_what_was_installed_is_taken_away(tmp_path: pathlib.Path) -> None:
     assert files(tmp_path) == {}
     assert not (tmp_path / "etc/zdiloco").exists()
     assert call(tmp_path, "--uninstall")[::2] == (0, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to somebody else")
+@pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None and not os.environ.get("CI"), reason="no systemd-tmpfiles")
+def test_keys_that_root_has_made_become_the_services(tmp_path: pathlib.Path) -> None:
+    """The user and the folders are made as at a start of the machine, twice: the second changes nothing."""
+    call(tmp_path, "--exec", COMMAND)
+    keys = tmp_path / "etc/zdiloco/keys"
+    for name in ("syncer.key", "syncer.key_secret", "allowed.toml"):
+        (keys / name).touch(mode=0o644)
+    for _ in range(2):
+        for command in (["systemd-sysusers"], ["systemd-tmpfiles", "--create"]):
+            words = [*command, f"--root={tmp_path}", "zdiloco.conf"]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            assert done.returncode == 0, done.stderr
+        user = int((tmp_path / "etc/passwd").read_text().split(":")[2])
+        assert owned(keys / "syncer.key_secret") == (user, 0o600)
+        assert owned(keys / "syncer.key") == (user, 0o644)
+        assert owned(keys / "allowed.toml") == (user, 0o640)
+        assert owned(keys) == (0, 0o750)
+        assert owned(tmp_path / "var/lib/zdiloco") == (user, 0o750)
+        assert owned(tmp_path / "etc/zdiloco/run.toml") == (0, 0o644)
+
+
+def owned(path: pathlib.Path) -> tuple[int, int]:
+    """Whose it is, and its mode."""
+    return path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.parametrize(
