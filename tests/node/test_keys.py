@@ -1,7 +1,10 @@
 """Runs with keys: who may join does, who may not is told why on both sides, and who is taken out is out at once."""
 
+import contextlib
 import datetime
 import logging
+import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +16,11 @@ import zmq
 
 from tests.node.conftest import LIMIT_S, Run, Trainer
 from tests.node.relays import Regions
+from zdiloco.chaos.proxy import Proxy
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.messages import Goodbye
 from zdiloco.errors import ConfigError, LinkError
+from zdiloco.node.entrance import IN_A_ROW
 from zdiloco.node.keys import load_pair, load_public, make_pair
 from zdiloco.node.query import Query
 from zdiloco.node.sockets import Road, identity_of
@@ -134,6 +139,42 @@ def test_another_server_key_is_told(run_of: MakeRun, folder: Folder) -> None:
     assert time.monotonic() - began < 15.0
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_tunnel_with_nobody_behind_it_is_waited_at(
+    run_of: MakeRun, folder: Folder, free_ports: Callable[[int], int], keyed: bool
+) -> None:
+    """It takes each connection and closes it again, until the syncer is there."""
+    run = run_of(net=folder.net if keyed else {})
+    port = free_ports(4)
+    taken, ends = [0], threading.Event()
+
+    def tunnel() -> None:
+        with socket.create_server(("127.0.0.1", port)) as server:
+            server.settimeout(LIMIT_S)
+            while not ends.is_set():
+                server.accept()[0].close()
+                taken[0] += 1
+
+    thread = threading.Thread(target=tunnel)
+    thread.start()
+    try:
+        learner = alone(run, "a", port=port)
+        run.until(lambda: taken[0] >= 3 * IN_A_ROW or learner.error is not None, "it knocks again and again")
+        assert learner.error is None
+    finally:
+        ends.set()
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port)).close()
+        thread.join(LIMIT_S)
+    proxied = Proxy(port, run.config.net.port)
+    try:
+        run.start_syncer()
+        run.until(lambda: merged(run, "a") > 0, "it joins when the syncer is there")
+        learner.stop()
+    finally:
+        proxied.close()
+
+
 def test_a_syncer_without_keys_is_told_from_one_with(run_of: MakeRun, folder: Folder) -> None:
     run = run_of()
     run.start_syncer()
@@ -247,12 +288,12 @@ def test_what_is_said_under_another_identity_moves_nothing(run_of: MakeRun, fold
     goodbye = encode(Goodbye(reason="stolen", trained_tokens=1, left_tokens=0.0, dropped_tokens=0.0))
     dropped = syncer.roads.of(node.key).dropped
     with zmq.Context() as context, context.socket(zmq.DEALER) as control, context.socket(zmq.DEALER) as bulk:
-        for offset, socket in enumerate((control, bulk)):
-            socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
-            socket.curve_serverkey = load_public(folder.place, "syncer")
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.IDENTITY, identity)
-            socket.connect(f"tcp://127.0.0.1:{run.config.net.port + offset}")
+        for offset, made in enumerate((control, bulk)):
+            made.curve_publickey, made.curve_secretkey = own.public, own.secret
+            made.curve_serverkey = load_public(folder.place, "syncer")
+            made.setsockopt(zmq.LINGER, 0)
+            made.setsockopt(zmq.IDENTITY, identity)
+            made.connect(f"tcp://127.0.0.1:{run.config.net.port + offset}")
         control.send(goodbye)
         run.until(lambda: syncer.roads.strangers["key"] > 0, "it is heard, and not believed")
         before = merged(run, "a")
@@ -268,6 +309,6 @@ def test_every_server_socket_has_a_door(run_of: MakeRun, folder: Folder, road: R
     """With a key that nobody knows, each of the four is shut."""
     run = run_of(net=folder.net)
     syncer = run.start_syncer()
-    socket = syncer.roads.sockets[road]
-    assert (socket.getsockopt(zmq.MECHANISM), socket.getsockopt(zmq.ZAP_DOMAIN)) == (zmq.CURVE, b"zdiloco")
-    assert socket.getsockopt(zmq.ZAP_ENFORCE_DOMAIN) == 1
+    served = syncer.roads.sockets[road]
+    assert (served.getsockopt(zmq.MECHANISM), served.getsockopt(zmq.ZAP_DOMAIN)) == (zmq.CURVE, b"zdiloco")
+    assert served.getsockopt(zmq.ZAP_ENFORCE_DOMAIN) == 1

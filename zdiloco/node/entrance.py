@@ -2,11 +2,13 @@
 control road.
 
 Rule: what cannot get better by itself is said once, and ends the attempts: a key that is not allowed, or another kind
-of handshake, at once, for the library does not dial again either; a handshake that fails again and again before one has
-ever succeeded, after some of them. One that is cut off by an outage, or by a syncer that returns, is no verdict.
+of handshake, at once, for the library does not dial again either. A handshake that fails again and again before one has
+ever succeeded may also be a tunnel whose other end is not there yet, so then whoever listens is asked what it is. One
+that is cut off by an outage, or by a syncer that returns, is no verdict.
 """
 
 import secrets
+import socket
 from typing import Any
 
 import zmq
@@ -16,7 +18,11 @@ from zdiloco.node.keys import Keys, keys_of
 from zdiloco.node.params import NetParams
 
 IN_A_ROW = 5
-"""Failures before the first success, 250 to 500 ms apart, after which nobody waits any more."""
+"""Failures before the first success, 250 to 500 ms apart, after which it is asked who listens there."""
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
+"""What a ZeroMQ peer says first (ZMTP 3): signature and version. The other one then tells its mechanism, 20 bytes; told
+ours, it would hang up where they differ."""
+MECHANISM, GREETING_BYTES, ASK_S = slice(12, 32), 64, 1.0
 EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -47,12 +53,12 @@ class Entrance:
             zmq.CURVE_SERVERKEY: self.keys.server,
         }  # fmt: skip
 
-    def look_at(self, socket: Any, *, control: bool) -> None:
+    def look_at(self, made: Any, *, control: bool) -> None:
         """A socket is about to be connected: follow that of the control road, and the one before no more."""
         if not (control and self._follows):
             return
         self.forget()
-        self._watched, self._told = socket, socket.get_monitor_socket(EVENTS)
+        self._watched, self._told = made, made.get_monitor_socket(EVENTS)
         self._told.setsockopt(zmq.LINGER, 0)
 
     def forget(self) -> None:
@@ -81,12 +87,30 @@ class Entrance:
             )
         if not self._other_kind and (self._succeeded or self._failed < IN_A_ROW):
             return ""
+        if not self._other_kind and not mechanism_of(self.net):
+            self._failed = 0
+            return ""
         if not self.net.keys:
             return f"{where} wants keys, and net.keys is not set (or it is no zdiloco)"
         return (
             f"{where} does not answer to the key {self.net.server_key}.key in {self.net.keys} (net.server_key): it "
             "has another one, or works without keys"
         )
+
+
+def mechanism_of(net: NetParams) -> str:
+    """By which kind of handshake whoever listens lets people in ("NULL", "CURVE"), as it says itself; empty: no ZeroMQ
+    peer answers within ASK_S, as where a tunnel has nobody at its other end."""
+    told = b""
+    try:
+        with socket.create_connection((net.connect, net.port), ASK_S) as peer:
+            peer.settimeout(ASK_S)
+            peer.sendall(GREETING)
+            while len(told) < GREETING_BYTES and (more := peer.recv(GREETING_BYTES - len(told))):
+                told += more
+    except OSError:
+        return ""
+    return told[MECHANISM].rstrip(b"\0").decode("ascii", "replace") if told[:1] == b"\xff" else ""
 
 
 def entrance_of(net: NetParams, name: str) -> Entrance:
