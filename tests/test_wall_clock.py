@@ -1,4 +1,5 @@
-"""Wall time decides nothing: it is written down and shown for people, and read nowhere else (D-69)."""
+"""Wall time decides nothing of a run: it is written down and shown for people, and read nowhere else (D-69); but the
+day on which a key expires is one that somebody has written down."""
 
 import ast
 
@@ -7,6 +8,7 @@ from tests.test_house import ROOT, sources
 FOR_PEOPLE = {
     "zdiloco/node/syncer.py": 1, "zdiloco/demo/learner_log.py": 1,  # in the header of a journal, and of a log
     "zdiloco/doctor/clock.py": 1, "zdiloco/node/about.py": 1,  # of two machines, to be compared for people
+    "zdiloco/node/allowed.py": 1, "zdiloco/node/guard.py": 1,  # the last day of a key, which is a day of people
     "zdiloco/cli/logs.py": 2, "zdiloco/cli/checkpoint.py": 2,  # before a log line, and beside a file
 }  # fmt: skip
 """Where wall time is written down or shown, and how often it is named there."""
