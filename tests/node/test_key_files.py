@@ -3,16 +3,20 @@
 import datetime
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
+from tests.wire.examples import EXAMPLES
 from zdiloco.cli.main import run
-from zdiloco.core.messages import Goodbye, Heartbeat, Hello, StatusQuery
+from zdiloco.core.messages import Bundle, Goodbye, Heartbeat, Hello, StatusQuery
 from zdiloco.errors import ConfigError
 from zdiloco.node.allowed import Allowed, load_allowed
-from zdiloco.node.keys import keys_of, load_pair, load_public, make_pair
+from zdiloco.node.guard import Guard
+from zdiloco.node.keys import Keys, keys_of, load_pair, load_public, make_pair
 from zdiloco.node.params import NetParams
 from zdiloco.units import NO_EPOCH
 from zdiloco.wire.transfer import Chunk
@@ -169,6 +173,36 @@ def test_who_may_say_what(allowed_of: Lists) -> None:
     assert all(may(key, "status", StatusQuery()) for key in (a, b, c))
     assert not any(may(key, "status", CHUNK) for key in (a, b, c))
     assert not any(may("", name, StatusQuery()) for name in ("status", "eu-0", ""))
+
+
+def test_a_bundle_holds_only_what_its_key_may_speak_for(allowed_of: Lists) -> None:
+    """A relay with few names cannot bring what others have done, and no contributor a bundle at all."""
+    allowed = allowed_of("[eu-0]\nkey = {a}\n[relay]\nkey = {c}\nrights = ['relay']\nnames = ['asia-*']\n")
+    bundle = EXAMPLES["bundle"]
+    assert isinstance(bundle, Bundle)
+
+    def of(region: str) -> Bundle:
+        named = (each._replace(name=f"{region}-{number}") for number, each in enumerate(bundle.members))
+        return replace(bundle, members=tuple(named))
+
+    own, others = of("asia"), of("eu")
+    relay, contributor = allowed_of.keys["c"], allowed_of.keys["a"]
+    assert allowed.may_say(relay, "relay", own, TODAY)
+    assert not allowed.may_say(relay, "relay", others, TODAY)
+    assert not any(allowed.may_say(contributor, "eu-0", each, TODAY) for each in (own, others))
+
+
+@pytest.mark.parametrize("changed", [{}, {"expires": "2027-02-28"}, {"expires": "2027-03-01"}])
+def test_a_last_day_that_is_put_into_the_past_shuts_out_at_once(
+    zctx: zmq.Context[zmq.Socket[bytes]], allowed_of: Lists, changed: dict[str, str]
+) -> None:
+    text = "[a]\nkey = {a}\n[b]\nkey = {b}\n"
+    allowed_of(text)
+    pair = load_pair(allowed_of.place.parent, "c")
+    guard = Guard(zctx, Keys(pair, pair.public), allowed_of.place, lambda: TODAY)
+    allowed_of(text + "".join(f"{key} = {value}\n" for key, value in changed.items()))
+    assert guard.reload() == ({"b"} if changed.get("expires") == "2027-02-28" else set())
+    guard.close()
 
 
 def test_the_last_day_is_still_good(allowed_of: Lists) -> None:

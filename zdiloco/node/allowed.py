@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from zdiloco.core.messages import Goodbye, Heartbeat, Hello, Pull, Receipt, StatusQuery
+from zdiloco.core.messages import Bundle, Goodbye, Heartbeat, Hello, Pull, Receipt, StatusQuery
 from zdiloco.errors import ConfigError
 from zdiloco.knobs import check_name, shown
 from zdiloco.node.keys import is_key
@@ -49,6 +49,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     expires: datetime.date | None = None
 
+    def relays(self, name: str) -> bool:
+        """Whether its owner may speak for this learner as a relay."""
+        return Right.RELAY in self.rights and any(fnmatch.fnmatchcase(name, each) for each in self.names)
+
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
@@ -81,8 +85,9 @@ class Allowed:
         entry = self.entries[owner]
         if name == ASKS:
             return _follows(message)
-        relayed = name == Right.RELAY or any(fnmatch.fnmatchcase(name, each) for each in entry.names)
-        if Right.RELAY in entry.rights and relayed:
+        if isinstance(message, Bundle) and not all(entry.relays(member.name) for member in message.members):
+            return False  # it holds what learners have done for whom this key may not speak
+        if Right.RELAY in entry.rights and (name == Right.RELAY or entry.relays(name)):
             return True
         if name != owner:
             return False

@@ -57,6 +57,7 @@ class Guard:
             log.error("who may connect stays as it is why=%r", str(error))
             return set()
         gone = {name for name, entry in self.allowed.entries.items() if found.name_of(entry.key) != name}
+        gone |= found.over(self._today()) - self.allowed.over(self._day)  # a last day that is over now
         self.allowed = found
         self._told.clear()
         log.info("who may connect is read anew entries=%d gone=%s", len(found.entries), ",".join(sorted(gone)) or "-")

@@ -134,7 +134,7 @@ class Roads:
         if self.server and not self._believed(road, identity, key, message, frames[0]):
             return None
         self._count_down(key, frames)
-        if self.server and address.token != self._tokens.get(key, ""):
+        if self.server and (address.token != self._tokens.get(key, "") or isinstance(message, Hello | Heartbeat)):
             self._remember(key, address.token)
         self._understood = True
         return Arrival(key, message, frames[1].buffer if len(frames) == 2 else None)
@@ -166,7 +166,8 @@ class Roads:
             self.sockets[Road.CONTROL].send_multipart([identity, encode(message)], zmq.NOBLOCK)
 
     def _remember(self, key: MemberKey, token: str) -> None:
-        """From now on this is how a process is reached."""
+        """From now on this is how a process is reached; of very many, those that were heard last."""
+        self._tokens.pop(key, None)
         if len(self._tokens) >= MAX_COUNTED:
             del self._tokens[next(iter(self._tokens))]
         self._tokens[key] = token
