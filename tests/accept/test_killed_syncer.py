@@ -34,6 +34,8 @@ def test_the_fleet_outlives_its_syncer(stage: Stage) -> None:
     first = stage.sync()
     learners = [stage.script("a", seed=1), stage.script("b", seed=2)]
     stage.until(lambda: stage.rounds() >= 20, "twenty rounds", first, *learners)
+    each = "three of every fragment"
+    stage.until(lambda: all(one["version"] > 2 for one in stage.status()["fragments"]), each, first, *learners)
     both = "both contribute, whoever came first"
     stage.until(lambda: all(stage.member(name).get("rounds") for name in "ab"), both, first, *learners)
     before = stage.status()
