@@ -1,6 +1,7 @@
 """SIGKILL of the syncer: learners train on, a new one goes on where the old one was, and what was done is merged."""
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -29,13 +30,16 @@ def test_nobody_hangs_on_a_killed_syncer_and_its_place_is_free_at_once(stage: St
     assert "Traceback" not in asking.errors
 
 
+def versions(status: dict[str, Any]) -> list[int]:
+    """Of every fragment, as its syncer says."""
+    return [fragment["version"] for fragment in status.get("fragments", ())]
+
+
 def test_the_fleet_outlives_its_syncer(stage: Stage) -> None:
     stage.write(sync={"checkpoint_every_s": 3600.0, "recover_wait_s": 5.0})  # the disk knows the beginning only
     first = stage.sync()
     learners = [stage.script("a", seed=1), stage.script("b", seed=2)]
-    stage.until(lambda: stage.rounds() >= 20, "twenty rounds", first, *learners)
-    each = "three of every fragment"
-    stage.until(lambda: all(one["version"] > 2 for one in stage.status()["fragments"]), each, first, *learners)
+    stage.until(lambda: min(versions(stage.status()), default=0) > 2, "some rounds of each", first, *learners)
     both = "both contribute, whoever came first"
     stage.until(lambda: all(stage.member(name).get("rounds") for name in "ab"), both, first, *learners)
     before = stage.status()
@@ -55,9 +59,9 @@ def test_the_fleet_outlives_its_syncer(stage: Stage) -> None:
     after = stage.status()
     assert after["run_id"] == before["run_id"]
     assert after["epoch"] > before["epoch"]
-    versions = [[fragment["version"] for fragment in status["fragments"]] for status in (before, after)]
+    both_versions = [versions(status) for status in (before, after)]
     # The fleet knew what the disk did not; of each fragment the last updates may have died with the syncer.
-    assert all(new >= old - 2 > 0 for old, new in zip(*versions, strict=True)), versions
+    assert all(new >= old - 2 > 0 for old, new in zip(*both_versions, strict=True)), both_versions
     stage.until(lambda: stage.status()["ledger"]["merged"] >= done, "what was done meanwhile is merged", second)
     stage.end(*learners, second)
 
