@@ -35,8 +35,9 @@ class Hello:
     """A process introduces itself: at the start, after silence, and when a syncer says that it does not know it.
 
     `stamps` holds the adopted state of each fragment (empty: none yet); `epoch` is the highest one ever seen, so that
-    an old syncer learns that it has been replaced. `run_id` is empty until the first welcome, `layout_digest` for a
-    process that only watches, `run_name` (as in a run id) where any run will do, `region` where nobody said which.
+    an old syncer learns that it has been replaced. `proof`: what came with the welcome to that epoch. `run_id` is empty
+    until the first welcome, `layout_digest` for a process that only watches, `run_name` (as in a run id) where any run
+    will do, `region` where nobody said which.
     """
 
     name: str
@@ -48,13 +49,14 @@ class Hello:
     stamps: tuple[Stamp, ...] = ()
     watching: bool = False
     region: str = ""
+    proof: str = ""
 
     def __post_init__(self) -> None:
         if self.region and not NAME.fullmatch(self.region):
             raise ValueError(f"Hello.region is {shown(self.region)}; allowed is what may be a name, or nothing")
         if not 1 <= len(self.name) <= MAX_NAME:
             raise ValueError(f"Hello.name has {len(self.name)} characters; allowed is 1 to {MAX_NAME}")
-        check_text(self, run_name=MAX_NAME, run_id=MAX_NAME, layout_digest=MAX_NAME)
+        check_text(self, run_name=MAX_NAME, run_id=MAX_NAME, layout_digest=MAX_NAME, proof=MAX_NAME)
         check_range(self, incarnation=(1, 2**64 - 1))
         check_epoch(self, self.epoch)
         if len(self.stamps) > MAX_FRAGMENTS:
@@ -79,15 +81,17 @@ class Report:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat:
     """A learner lives, whatever its training thread does. `epoch` is the highest one it has seen; `listening`: it takes
-    the bodies of updates from the broadcast, and does not pull them; `codec_why`: why it has changed its codec last."""
+    the bodies of updates from the broadcast, and does not pull them; `codec_why`: why it has changed its codec last;
+    `proof`: what came with the welcome to that epoch."""
 
     epoch: Epoch
     listening: bool = True
     codec_why: str = ""
+    proof: str = ""
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
-        check_text(self, codec_why=MAX_TEXT)
+        check_text(self, codec_why=MAX_TEXT, proof=MAX_NAME)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,17 +178,21 @@ class InitialOffer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handback:
-    """A learner returns the published state that it has adopted (value and map) to a syncer that starts again."""
+    """A learner returns the published state that it has adopted (value and map) to a syncer that starts again.
+
+    `proof`: what came with that state.
+    """
 
     fragment: FragmentId
     stamp: Stamp
     codec: str
     value_bytes: int
     body: Body
+    proof: str = ""
 
     def __post_init__(self) -> None:
         check_range(self, fragment=(0, MAX_FRAGMENTS - 1), value_bytes=(0, MAX_COUNT))
-        check_text(self, codec=MAX_NAME)
+        check_text(self, codec=MAX_NAME, proof=MAX_NAME)
         check_stamps(self, self.stamp)
 
 
@@ -205,10 +213,8 @@ class Goodbye:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusQuery:
-    """Anybody asks how the run is, or (`layout`) for its layout; answered by a `Status`, also to strangers.
-
-    `relay`: a relay on the way answers for itself, and passes nothing on.
-    """
+    """Anybody asks how the run is, or (`layout`) for its layout; answered by a `Status`, also to strangers. `relay`: a
+    relay on the way answers for itself, and passes nothing on."""
 
     layout: bool = False
     relay: bool = False
@@ -219,17 +225,21 @@ class StatusQuery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """The syncer takes a process as member number `order` of this epoch, and says what state it publishes."""
+    """The syncer takes a process as member number `order` of this epoch, and says what state it publishes.
+
+    `proof`: by which a syncer of the same key knows that there was this epoch; empty where there are no keys.
+    """
 
     epoch: Epoch
     run_id: str
     order: int
     versions: tuple[int, ...]
     progress: float
+    proof: str = ""
 
     def __post_init__(self) -> None:
         check_epoch(self, self.epoch)
-        check_text(self, run_id=MAX_NAME)
+        check_text(self, run_id=MAX_NAME, proof=MAX_NAME)
         check_range(self, order=(0, MAX_COUNT), progress=(0.0, 1e9))
         check_numbers(self, "versions", self.versions)
 
@@ -312,7 +322,8 @@ class Update:
 
     The record names what was merged from whom in this one version; when `full`, the sums of everybody, so that it may
     be adopted on top of any older state. `base`: the state to which the value is a delta (None: it is the whole value,
-    as it always is when `full`). `value_digest` is that of the whole value, and nothing else may be adopted.
+    as it always is when `full`). `value_digest` is that of the whole value, and nothing else may be adopted. `proof`:
+    by which a syncer of the same key knows value and map again; empty where there are no keys.
     """
 
     fragment: FragmentId
@@ -323,10 +334,11 @@ class Update:
     body: Body
     value_digest: int = 0
     base: Stamp | None = None
+    proof: str = ""
 
     def __post_init__(self) -> None:
         check_range(self, fragment=(0, MAX_FRAGMENTS - 1), value_bytes=(0, MAX_COUNT), value_digest=(0, 2**64 - 1))
-        check_text(self, codec=MAX_NAME)
+        check_text(self, codec=MAX_NAME, proof=MAX_NAME)
         check_stamps(self, self.stamp, *([self.base] if self.base else []))
         if self.base and (self.full or self.base >= self.stamp):
             raise ValueError(f"Update.base is {self.base}: allowed is a state before {self.stamp}, and none when full")

@@ -16,7 +16,7 @@ class IncomingUpdate:
     """An update that is here: its value as bytes in `codec`, and worked out, (n_p,) fp32, once a worker was at it.
 
     `digest`: of the new reference on its grid, as announced. `base`: what the value is a delta to; None: it is whole.
-    `grid`: the codec of the new reference, once it is worked out.
+    `proof`: what the syncer would know it again by. `grid`: the codec of the new reference, once it is worked out.
     """
 
     transfer: str
@@ -24,6 +24,7 @@ class IncomingUpdate:
     value: memoryview | None
     digest: int
     base: Stamp | None = None
+    proof: str = ""
     theta: Tensor | None = None
     grid: str = ""
 

@@ -43,7 +43,7 @@ from zdiloco.node.worker import Worker
 from zdiloco.rundir.counters import CounterFile
 from zdiloco.rundir.last_values import leave_last
 from zdiloco.tensor.binding import Binding
-from zdiloco.units import NO_EPOCH, RUN_NAME_CHARS, MemberKey
+from zdiloco.units import RUN_NAME_CHARS, MemberKey
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class LearnerNode(LearnerView):
         self._failure: BaseException | None = None
         self._finish: m.Finish | None = None
         self._stopped: m.Stop | None = None
-        self._closed, self._hasty, self._epoch = False, False, NO_EPOCH
+        self._closed, self._hasty = False, False
         self._stepped_at: float | None = None
         key, layout = MemberKey(name, new_incarnation()), self.layout
         self.machine = LearnerMachine(
@@ -357,11 +357,8 @@ class LearnerNode(LearnerView):
         """A control message came in."""
         if self._transfers.on_message(key, message, now):
             return
-        if isinstance(message, Welcome):  # a silence is over, and what was on its way may be lost
-            self._transfers.inbox.resume(m.SYNCER, now)
-        if isinstance(message, Welcome) and message.epoch != self._epoch:
-            self._epoch = message.epoch
-            self._transfers.outbox.forget_peer(key)  # another syncer: it has nothing of what the former was sent
+        if isinstance(message, Welcome):
+            self._acts.welcomed(key, message, now)
         self._lifetime.heard(message)
         self._feed(m.Received(key=m.SYNCER, message=message))
 

@@ -6,7 +6,7 @@ in is posted back as an event.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, cast
 
@@ -14,7 +14,17 @@ from torch import Tensor
 
 from zdiloco.core import machine as m
 from zdiloco.core.bounds import MAX_TEXT
-from zdiloco.core.messages import Body, Handback, InitialOffer, LayoutOffer, Unwelcome, Update
+from zdiloco.core.messages import (
+    Body,
+    Handback,
+    Heartbeat,
+    Hello,
+    InitialOffer,
+    LayoutOffer,
+    Unwelcome,
+    Update,
+    Welcome,
+)
 from zdiloco.errors import ConfigError, LinkError, MachineError, PeerError, ZdilocoError
 from zdiloco.node.clock import Clock
 from zdiloco.node.dialler import Dialler
@@ -31,7 +41,7 @@ from zdiloco.tensor.codecs import get_codec
 from zdiloco.tensor.delta import CODECS, GRIDS
 from zdiloco.tensor.device import Copied
 from zdiloco.tensor.inner import InnerState
-from zdiloco.units import MemberKey
+from zdiloco.units import NO_EPOCH, MemberKey
 from zdiloco.wire.bodies import encode_map, join_update, split_update
 from zdiloco.wire.frames import Buffer
 from zdiloco.wire.meter import LinkMeter
@@ -72,6 +82,7 @@ class LearnerActs:
         self._offers = 0
         self._meter = LinkMeter()
         self._gave_up = self._refused = False
+        self._epoch, self._proved = NO_EPOCH, (NO_EPOCH, "")
         self._vain = Vain(parts.transfers.inbox, parts.settings.net.give_up_s)
         self.loans = LearnerLoans(parts)
 
@@ -99,7 +110,19 @@ class LearnerActs:
             transfers.inbox.resume(m.SYNCER, now)
 
     def _send(self, action: m.Send) -> None:
-        self._parts.roads.send(action.key, action.message)
+        message = action.message
+        if isinstance(message, Hello | Heartbeat) and message.epoch == self._proved[0]:
+            message = replace(message, proof=self._proved[1])
+        self._parts.roads.send(action.key, message)
+
+    def welcomed(self, key: MemberKey, message: Welcome, now: float) -> None:
+        """A silence is over, and what was on its way may be lost; keep the proof of the highest epoch so far."""
+        self._parts.transfers.inbox.resume(m.SYNCER, now)
+        if message.epoch != self._epoch:
+            self._epoch = message.epoch
+            self._parts.transfers.outbox.forget_peer(key)  # another syncer: it has nothing of what the former was sent
+        if message.epoch >= self._proved[0]:
+            self._proved = message.epoch, message.proof
 
     def _note(self, action: m.Note) -> None:
         log.log(getattr(logging, action.level.upper()), "%s: %s why=%r", self._parts.name, action.what, action.why)
@@ -159,7 +182,7 @@ class LearnerActs:
             self._parts.feed(m.UpdateLost(update=update))
             return
         here = self._parts.body.fragments[update.fragment].incoming
-        incoming = IncomingUpdate(transfer, update.codec, value, update.value_digest, update.base)
+        incoming = IncomingUpdate(transfer, update.codec, value, update.value_digest, update.base, update.proof)
         here.setdefault(update.stamp, incoming)
         self._parts.feed(m.UpdateReady(update=update, records=records))
 
@@ -242,23 +265,20 @@ class LearnerActs:
     def give_handback(self, action: m.SendHandback) -> None:
         """Have the adopted state, as it was published, offered with its map."""
         values = self._parts.body.fragments[action.fragment]
-        reference, codec = values.reference, values.codec
+        reference, codec, proof = values.reference, values.codec, values.proof
         if reference is None:
             return
 
         def work() -> None:
             value = self._parts.body.later_reference(codec, reference)
             data = memoryview(join_update(_view(value), action.map_))
-            self._parts.wake.post(partial(self._offer_handback, action, codec, value.numel(), data))
+            what = partial(Handback, stamp=action.stamp, codec=codec, value_bytes=value.numel(), proof=proof)
+            self._parts.wake.post(partial(self._offer_handback, partial(what, fragment=action.fragment), data))
 
         self._parts.worker.submit(work)
 
-    def _offer_handback(self, action: m.SendHandback, codec: str, value_bytes: int, data: memoryview) -> None:
-        body = self._put("handback", data)
-        handback = Handback(
-            fragment=action.fragment, stamp=action.stamp, codec=codec, value_bytes=value_bytes, body=body
-        )
-        self._parts.roads.send(m.SYNCER, handback)
+    def _offer_handback(self, what: Callable[..., Handback], data: memoryview) -> None:
+        self._parts.roads.send(m.SYNCER, what(body=self._put("handback", data)))
 
     # ---- what is offered once
 

@@ -55,6 +55,7 @@ class Change:
 
     stamp: Stamp
     codec: str
+    proof: str
     theta: Tensor
     shift: Staged | None
     whole: Staged | None
@@ -63,10 +64,11 @@ class Change:
 
 @dataclass(slots=True)
 class FragmentValues:
-    """One fragment: R and its codec, the kept encoded bytes by seq (codec, (n,) u8), what is here and prepared."""
+    """One fragment: R, its codec and proof, kept encoded bytes by seq (codec, (n,) u8), what is here and prepared."""
 
     reference: Tensor | None = None
     codec: str = "fp32"
+    proof: str = ""
     kept: dict[int, tuple[str, Tensor]] = field(default_factory=dict)
     incoming: dict[Stamp, IncomingUpdate] = field(default_factory=dict)
     change: Change | None = None
@@ -114,7 +116,7 @@ class LearnerBody:
             unused += self._road.now_add(change.shift)
         elif change.shift is not None:
             unused += self._blend(fragment, change, change.shift)
-        values.reference, values.codec, values.change = change.theta, change.codec, None
+        values.reference, values.codec, values.proof, values.change = change.theta, change.codec, change.proof, None
         values.incoming.pop(stamp, None)
         return unused
 
@@ -174,6 +176,7 @@ class LearnerBody:
             Change(
                 stamp=action.stamp,
                 codec=incoming.grid,
+                proof=incoming.proof,
                 theta=incoming.theta,
                 shift=shift,
                 whole=whole,

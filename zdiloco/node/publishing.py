@@ -24,7 +24,8 @@ NO_DELTA = "none"
 class Published:
     """One published state of a fragment: `value` in `codec`, as (n,) u8; `record` is of this version or in sums.
 
-    `digest`: of the whole value on its grid, also where `value` is a delta to the state of stamp `base`.
+    `digest`: of the whole value on its grid, also where `value` is a delta to the state of stamp `base`. `proof`: of
+    that value and the whole map; empty where there are no keys.
     """
 
     fragment: FragmentId
@@ -35,6 +36,7 @@ class Published:
     full: bool
     digest: int
     base: Stamp | None = None
+    proof: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

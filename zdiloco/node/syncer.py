@@ -16,7 +16,7 @@ import zmq
 
 from zdiloco import trace
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Hello
+from zdiloco.core.messages import Heartbeat, Hello
 from zdiloco.core.start import KnownState
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.errors import MachineError, ZdilocoError
@@ -26,6 +26,7 @@ from zdiloco.node.keys import keys_of
 from zdiloco.node.loop import Loop
 from zdiloco.node.opening import load_cut
 from zdiloco.node.params import Settings
+from zdiloco.node.proofs import Proofs
 from zdiloco.node.returning import ReturnPhases
 from zdiloco.node.roads import Roads
 from zdiloco.node.shelf import Shelf
@@ -126,6 +127,8 @@ class SyncerNode:
             target_tokens=run.target_tokens,
             known=_known(cut, layout, self.store.highest_epoch) if cut and layout else None,
         )
+        if self._proofs:
+            self.body.prove = partial(self._proofs.of_state, self.machine.run_id)
         self.machine.intakes.bundles.allowed = self.settings.relay.premerge
         for name in ("zdiloco-worker", "zdiloco-saver"):
             self._workers.append(Worker(name, self._fail))
@@ -145,12 +148,15 @@ class SyncerNode:
             stop=self._stop,
             identity=lambda: (self.machine.run_id, self.machine.epoch),
             status=lambda: status_of(self),
+            proofs=self._proofs,
         )
         self.acts = SyncerActs(parts)
 
     def _open_sockets(self, layout: Layout | None) -> None:
         net = self.settings.net
-        guard = guard_of(self.context, net, keys_of(net, KEY_NAME, dials=False))
+        keys = keys_of(net, KEY_NAME, dials=False)
+        self._proofs = Proofs(keys.own.secret) if keys else None
+        guard = guard_of(self.context, net, keys)
         self.roads = Roads({}, server=True, most_stripes=net.stripes, guard=guard)
         self._cast_hwm = self._hwm(layout)
         for road in Road:
@@ -262,6 +268,8 @@ class SyncerNode:
 
     def on_message(self, key: MemberKey, message: Any, now: float) -> None:
         """A control message came in."""
+        if self._proofs and isinstance(message, Hello | Heartbeat):
+            message = self._proofs.believed(self.machine.run_id, self.machine.epoch, key, message)
         if isinstance(message, Hello):  # it missed us, and what was on its way may be lost
             self.transfers.inbox.resume(key, now)
         if not self.transfers.on_message(key, message, now):

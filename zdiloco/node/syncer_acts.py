@@ -6,17 +6,18 @@ is posted back as an event. The machine's order of actions is the worker's order
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
 from zdiloco.core import machine as m
 from zdiloco.core.bundles import bundle_id
-from zdiloco.core.messages import Body, Bundle, Contribution, InitialOffer, LayoutOffer, Loan, Status, Update
+from zdiloco.core.messages import Body, Bundle, Contribution, InitialOffer, LayoutOffer, Loan, Status, Update, Welcome
 from zdiloco.core.progress import Refusal
 from zdiloco.errors import PeerError, StoreError
 from zdiloco.node.clock import Clock
 from zdiloco.node.params import Settings
+from zdiloco.node.proofs import Proofs
 from zdiloco.node.publishing import Published
 from zdiloco.node.roads import Roads
 from zdiloco.node.shelf import Shelf
@@ -65,6 +66,7 @@ class SyncerParts:
     stop: Callable[[m.Stop], None]
     identity: Callable[[], tuple[str, Epoch]]
     status: Callable[[], dict[str, Any]]
+    proofs: Proofs | None
 
 
 class SyncerActs:
@@ -96,7 +98,10 @@ class SyncerActs:
     # ---- words
 
     def _send(self, action: m.Send) -> None:
-        self._parts.roads.send(action.key, action.message)
+        message, proofs = action.message, self._parts.proofs
+        if proofs and isinstance(message, Welcome):
+            message = replace(message, proof=proofs.of_epoch(message.run_id, message.epoch))
+        self._parts.roads.send(action.key, message)
 
     def _broadcast(self, action: m.Broadcast) -> None:
         self._parts.roads.cast(action.message)
@@ -369,6 +374,7 @@ def _update(published: Published, body: Body) -> Update:
         value_digest=published.digest,
         base=published.base,
         body=body,
+        proof=published.proof,
     )
 
 

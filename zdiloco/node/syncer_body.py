@@ -7,9 +7,10 @@ read by the saver as long as it likes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import safetensors
 import safetensors.torch
@@ -22,6 +23,7 @@ from zdiloco.core.messages import Bundle, Handback, InitialOffer, LayoutOffer
 from zdiloco.core.progress import Refusal, add_record
 from zdiloco.errors import ConfigError, MachineError, MalformedFrame
 from zdiloco.node.params import MergeParams
+from zdiloco.node.proofs import same
 from zdiloco.node.publishing import NO_DELTA, Issue, Published, digest_of, issue, whole
 from zdiloco.rundir.archive import Cut, FragmentCut
 from zdiloco.rundir.fitting import layout_of_cut
@@ -35,6 +37,7 @@ from zdiloco.tensor.partial import split_bundle
 from zdiloco.tensor.screen import screen
 from zdiloco.units import NO_STAMP, Epoch, FragmentId, MemberKey, Merged, Stamp
 from zdiloco.wire.bodies import decode_map, split_update
+from zdiloco.wire.frames import Buffer
 
 MAX_LAYOUT_BYTES = 2**26
 MAX_RECORD_BYTES = 2**23
@@ -60,7 +63,8 @@ class Payload:
 class FragmentState:
     """One fragment: theta (n_p,) fp32, buf (n_p,) fp32 or None, value as published, `map_` in sums per process.
 
-    `norm`: that of theta as this syncer took it in, before any merge; a scale, so it is not kept up to date.
+    `norm`: that of theta as this syncer took it in, before any merge; a scale, so it is not kept up to date. `proof`:
+    of what is published; empty: not made yet, or there are no keys.
     """
 
     fragment: Fragment
@@ -71,6 +75,7 @@ class FragmentState:
     stamp: Stamp
     map_: dict[MemberKey, Merged] = field(default_factory=dict)
     revision: int = 0
+    proof: str = ""
     norm: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,9 +84,14 @@ class FragmentState:
 
 
 class SyncerBody:
-    """All fragments' state. `init`: 'first', or the path of a safetensors file whose values win over the donor's."""
+    """All fragments' state. `init`: 'first', or the path of a safetensors file whose values win over the donor's.
+
+    `prove` makes the proof of a published state, (fragment, stamp, grid, value, map) -> text; None: there are no keys,
+    and everything that is handed back is believed.
+    """
 
     def __init__(self, params: MergeParams, init: str = "first") -> None:
+        self.prove: Callable[[FragmentId, Stamp, str, Buffer, Iterable[Merged]], str] | None = None
         self._params = params
         self._init = init
         self._initial: Mapping[str, Tensor] = {}
@@ -139,12 +149,17 @@ class SyncerBody:
     def take_handback(self, message: Handback, data: memoryview) -> tuple[Merged, ...]:
         """Put a state that the fleet handed back into Theta: residual 0, momentum as on disk. Returns its map.
 
-        Raises MalformedFrame where it is on no grid, of a wrong length, or not finite.
+        Raises MalformedFrame where it is on no grid, of a wrong length, not finite, or not what this syncer's key has
+        published.
         """
         fragment = self._fragment(message.fragment)
         if message.codec not in GRIDS:
             raise MalformedFrame(f"no state is published in {message.codec!r}")
         value, map_ = split_update(data, message.value_bytes, MAX_RECORD_BYTES)
+        if self.prove and not same(
+            message.proof, self.prove(fragment.index, message.stamp, message.codec, value, map_)
+        ):
+            raise MalformedFrame("it is not what the key of this syncer has published under that stamp")
         theta = get_codec(message.codec).decode(value, fragment.numel)
         old = self.states.get(fragment.index)
         kept = torch.frombuffer(bytearray(value), dtype=torch.uint8)
@@ -165,7 +180,7 @@ class SyncerBody:
         """Publish every value under these stamps; values and maps stay. `exact`: what is published is Theta itself."""
         for index, stamp in enumerate(stamps):
             state = self._state(index)
-            state.stamp = stamp
+            state.stamp, state.proof = stamp, ""
             if exact:
                 state.value, state.codec = state.theta.view(torch.uint8), "fp32"  # the very memory: no second copy
                 state.revision = self._next_revision()
@@ -232,7 +247,7 @@ class SyncerBody:
         issued = issue(theta, Issue(value=state.value, grid=state.codec), grid, delta_codec)
         _check_finite(state.fragment, theta, issued)
         base, state.stamp, state.map_ = state.stamp, action.stamp, add_record(state.map_, action.merged)
-        state.theta, state.buf, state.value, state.codec = theta, buf, issued.value, issued.grid
+        state.theta, state.buf, state.value, state.codec, state.proof = theta, buf, issued.value, issued.grid, ""
         state.revision = self._next_revision()
         published = self._published(state, action.merged, full=False)
         if issued.delta is None:
@@ -281,6 +296,9 @@ class SyncerBody:
     # ---- small things
 
     def _published(self, state: FragmentState, record: tuple[Merged, ...], *, full: bool) -> Published:
+        if self.prove and not state.proof:
+            value, map_ = cast(Buffer, state.value.numpy()), state.map_.values()
+            state.proof = self.prove(state.fragment.index, state.stamp, state.codec, value, map_)
         return Published(
             fragment=state.fragment.index,
             stamp=state.stamp,
@@ -289,6 +307,7 @@ class SyncerBody:
             record=record,
             full=full,
             digest=digest_of(state.value),
+            proof=state.proof,
         )
 
     def _codec_of(self, fragment: Fragment) -> str:

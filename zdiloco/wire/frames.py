@@ -13,7 +13,7 @@ import msgpack
 
 from zdiloco.errors import MachineError, MalformedFrame
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of everything in wire/; a peer of another version is refused."""
 MAX_HEADER = 16 * 1024
 """Most bytes of a header frame; what may be larger travels as a chunked body."""
