@@ -124,6 +124,39 @@ def to_toml(config: RunConfig) -> str:
     return "\n".join(lines[1:]) + "\n"
 
 
+NOT_SHARED = frozenset({
+    "run.dir", "run.init", "learner.region", "task.data_dir", "task.device", "net.listen", "net.connect", "net.port",
+    "net.insecure", "net.keys", "net.key", "net.server_key", "net.allowed",
+})  # fmt: skip
+"""What differs from machine to machine."""
+
+
+def shared(config: RunConfig) -> tuple[tuple[str, str], ...]:
+    """What all machines of a run set alike: each key's path, and its value as TOML writes it."""
+    return tuple(
+        (key.path, _toml(getattr(getattr(config, key.section), key.name)))
+        for key in describe()
+        if key.path not in NOT_SHARED and key.section not in ("relay", "checkpoint")
+    )
+
+
+def of_shared(settings: Iterable[tuple[str, str]], mine: Mapping[str, Mapping[str, Any]], source: str) -> RunConfig:
+    """What `shared` was made of, with `mine` of this machine. Raises ConfigError, which begins with `source`, for keys
+    that are not known or not to be shared, and values that are wrong."""
+    tree: dict[str, dict[str, Any]] = {}
+    for path, value in settings:
+        section, _, name = path.partition(".")
+        if path in NOT_SHARED:
+            raise ConfigError(f"{source}: {path} is no setting to be taken over from others")
+        try:
+            (tree.setdefault(section, {})[name],) = tomllib.loads(f"value = {value}").values()
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{source}: {path} is {shown(value)}, which is not TOML") from error
+    for section, table in mine.items():
+        tree.setdefault(section, {}).update(table)
+    return from_tree(tree, source=source)
+
+
 def _hinted(owner: type) -> Iterable[tuple[Any, Any]]:
     hints = get_type_hints(owner)
     return ((f, hints[f.name]) for f in fields(owner) if f.init)

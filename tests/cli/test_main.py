@@ -17,7 +17,7 @@ from zdiloco.cli.signals import Leaving
 
 COMMANDS = {
     "sync", "learner", "relay", "eval", "status", "report", "whatif", "checkpoint", "ledger", "config", "demo", "bench",
-    "simulate", "plan", "doctor", "keygen",
+    "simulate", "plan", "doctor", "keygen", "invite", "join",
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_the_log_level_goes_before_or_after_the_command(line: list[str], level: 
 
 def test_every_command_takes_a_log_level() -> None:
     leafs = [*(each for each in cli.commands.values() if not isinstance(each, click.Group)), *config.commands.values()]
-    assert len(leafs) == 14
+    assert len(leafs) == 16
     assert all(any("--log-level" in option.opts for option in leaf.params) for leaf in leafs)
 
 

@@ -4,6 +4,7 @@ from zdiloco.core import messages as m
 from zdiloco.core.messages import Body
 from zdiloco.units import Epoch, Stamp
 from zdiloco.wire.encoding import WireMessage
+from zdiloco.wire.invitations import Join, Joined
 from zdiloco.wire.transfer import Chunk, Credit, Gone
 
 BODY = Body(transfer="c/3/17", nbytes=2_500_000, chunk_bytes=2**20, digest=2**64 - 2)
@@ -62,6 +63,8 @@ EXAMPLES: dict[str, WireMessage] = {
     "credit": Credit(transfer="c/3/17", upto=2**23, received=2**20, missing=((1, 2), (5, 1))),
     "chunk": Chunk(transfer="c/3/17", index=2, checksum=2**64 - 3),
     "gone": Gone(transfer="c/3/17", by_sender=True, reason="dropped"),
+    "join": Join(key="Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"),
+    "joined": Joined(run_id="r1", settings=(("sync.sync_period", "24"), ("run.name", '"run"'))),
 }
 
 GOLDEN = {
@@ -184,5 +187,13 @@ GOLDEN = {
     "gone": (
         "85a17606a174a4676f6e65a87472616e73666572a6632f332f3137a962795f73656e646572c3a6726561736f6ea764726f70"
         "706564"
+    ),
+    "join": (
+        "83a17606a174a46a6f696ea36b6579d928596e654024772d766f3c665676695d613c4e5936543165643a4d246643472a5b49"
+        "614c567b684944"
+    ),
+    "joined": (
+        "84a17606a174a66a6f696e6564a672756e5f6964a27231a873657474696e67739292b073796e632e73796e635f706572696f"
+        "64a2323492a872756e2e6e616d65a52272756e22"
     ),
 }

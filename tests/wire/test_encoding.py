@@ -65,6 +65,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
         min_size=1, max_size=8, unique_by=lambda member: member.key,
     ).map(tuple),
     "eta_s": st.floats(0, 1e9),
+    "settings": st.lists(st.tuples(st.text(max_size=64), st.text(max_size=200)), max_size=8).map(tuple),
     "region": st.just("") | st.from_regex(NAME, fullmatch=True),
 }
 BY_TYPE: dict[object, st.SearchStrategy[Any]] = {

@@ -2,15 +2,19 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
-from zdiloco.cli.options import log_level, overrides, run_file
+from zdiloco.cli.join import Place, folder, joined
+from zdiloco.cli.options import log_level, overrides
 
 
 @click.command()
-@run_file
-@click.option("--name", required=True, help="Name of this learner; no two learners of a run share one.")
+@click.argument("run_toml", metavar="[RUN.toml]", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.option("--name", help="Name of this learner; no two learners of a run share one.")
+@click.option("--join", "line", metavar="LINE", help="Join by an invitation (zdiloco invite): no RUN.toml, no --name.")
+@folder
 @click.option(
     "--shard",
     type=click.IntRange(min=0),
@@ -25,11 +29,15 @@ from zdiloco.cli.options import log_level, overrides, run_file
 )
 @overrides
 @log_level
-def learner(run_toml: Path, name: str, shard: int | None, slowdown: float, overrides: tuple[str, ...]) -> int:
+def learner(
+    run_toml: Path | None, shard: int | None, slowdown: float, overrides: tuple[str, ...], **who: Any
+) -> int:  # fmt: skip
     """Train the task of RUN.toml as one learner, until the run's target is reached.
 
-    Started again under the same name it goes on with its data where it stood, from the values published meanwhile.
+    Started again under the same name it goes on with its data where it stood, from the values published meanwhile. With
+    --join nothing else is needed; said again on the same machine it goes on, too.
     """
+    place = _place(run_toml, **who)
     import threading
 
     from zdiloco.cli.signals import Leaving
@@ -43,5 +51,18 @@ def learner(run_toml: Path, name: str, shard: int | None, slowdown: float, overr
     from zdiloco.config import load
     from zdiloco.demo.trainer import TrainerParams, train
 
-    params = TrainerParams(name=name, shard=shard, slowdown=slowdown)
-    return leaving.exit_code(train(load(run_toml, overrides), params, stop, service))
+    params = TrainerParams(name=place.name, shard=shard, slowdown=slowdown)
+    return leaving.exit_code(train(load(place.run_toml, overrides), params, stop, service))
+
+
+def _place(run_toml: Path | None, name: str | None, line: str | None, folder: Path | None) -> Place:
+    """Where its run.toml is and who it is, by what was said. Raises click.UsageError for half of it, or both."""
+    if line is not None:
+        if run_toml or name:
+            raise click.UsageError("--join brings RUN.toml and --name along: leave them away.")
+        return joined(line, folder)
+    if folder is not None:
+        raise click.UsageError("--dir belongs to --join.")
+    if run_toml is None or name is None:
+        raise click.UsageError("Say RUN.toml and --name NAME, or --join LINE.")
+    return Place(run_toml, name)

@@ -20,6 +20,8 @@ from zdiloco.cli.config import config
 from zdiloco.cli.demo import demo
 from zdiloco.cli.doctor import doctor
 from zdiloco.cli.eval import evaluate
+from zdiloco.cli.invite import invite
+from zdiloco.cli.join import join
 from zdiloco.cli.keygen import keygen
 from zdiloco.cli.learner import learner
 from zdiloco.cli.ledger import ledger
@@ -53,7 +55,7 @@ def cli(log_level: str) -> None:
 
 
 PROCESSES, FILES = (sync, learner, relay, evaluate), (report, whatif, checkpoint, ledger, config)
-for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan, doctor, keygen):
+for command in (*PROCESSES, status, *FILES, demo, bench, simulate, plan, doctor, keygen, invite, join):
     cli.add_command(command)
 
 

@@ -31,7 +31,7 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
 
     service = service_of(os.environ, os.getpid())
     service.starts("loads torch", LOAD_S)
-    from zdiloco.config import load
+    from zdiloco.config import load, shared
 
     config = load(run_toml, overrides)
     leaving = Leaving(_abandon)  # before torch is loaded and a checkpoint read: both take long
@@ -40,7 +40,7 @@ def sync(run_toml: Path, fresh: bool, overrides: tuple[str, ...]) -> int:
         from zdiloco.node.syncer import SyncerNode
 
         service.starts("reads its newest checkpoint", READ_S)
-        node = SyncerNode(config, fresh=fresh, hooks=Hooks(service=service))
+        node = SyncerNode(config, fresh=fresh, hooks=Hooks(service=service, shared=shared(config)))
         leaving.becomes(node.stop)
         if config.net.keys or service:  # a service that is reloaded must not end by it
             leaving.reads_again(node.look_again)

@@ -19,6 +19,7 @@ from zdiloco.core.messages import Bundle, Goodbye, Heartbeat, Hello, Pull, Recei
 from zdiloco.errors import ConfigError
 from zdiloco.knobs import check_name, shown
 from zdiloco.node.keys import is_key
+from zdiloco.wire.invitations import Join
 from zdiloco.wire.transfer import Credit, Gone
 
 MAX_BYTES = 2**22
@@ -38,6 +39,8 @@ class Right(StrEnum):
     """Ask for the status, and follow what is published."""
     RELAY = "relay"
     """Speak for the learners in `names`, and for itself."""
+    JOIN = "join"
+    """Put a key of its own in place of this one, once: what an invitation is good for."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +86,10 @@ class Allowed:
             return False
         owner = self.name_of(key)
         entry = self.entries[owner]
+        if isinstance(message, Join):
+            return name == owner and (Right.JOIN in entry.rights or Right.CONTRIBUTE in entry.rights)
+        if entry.rights == (Right.JOIN,):
+            return False
         if name == ASKS:
             return _follows(message)
         if isinstance(message, Bundle) and not all(entry.relays(member.name) for member in message.members):
@@ -98,27 +105,51 @@ def _follows(message: object) -> bool:
     return isinstance(message, OF_WATCHERS) or (isinstance(message, Hello) and message.watching)
 
 
-def load_allowed(place: Path) -> Allowed:
-    """Read the file. Raises ConfigError naming it and the entry; also where nobody is in it."""
+def load_allowed(place: Path, invited: Mapping[str, Entry] | None = None) -> Allowed:
+    """Read the file, and put `invited` beside it, which need not be there then. Raises ConfigError naming the file and
+    the entry; also where nobody is in it."""
+    tree = _tree(place) if place.exists() or not invited else {}
+    if not tree and not invited:
+        raise ConfigError(f"{place}: nobody is in it; it wants a table [NAME] with a key for each who may connect")
+    entries = {**(invited or {}), **{name: _entry(place, name, table) for name, table in tree.items()}}
+    try:
+        return allowed_of(entries)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def allowed_of(entries: Mapping[str, Entry]) -> Allowed:
+    """These entries by name and by key. Raises ValueError where two have the same key."""
+    names: dict[str, str] = {}
+    for name, entry in entries.items():
+        if entry.key in names:
+            raise ValueError(f"{names[entry.key]} and {name} have the same key; each wants its own")
+        names[entry.key] = name
+    return Allowed(entries, names)
+
+
+def names_in(place: Path) -> set[str]:
+    """The names in the file; it may be empty, or missing. Raises ConfigError where it cannot be read."""
+    return set(_tree(place)) if place.exists() else set()
+
+
+def load_entry(place: Path, name: str) -> Entry:
+    """The entry of this name that is a whole file. Raises ConfigError."""
+    return _entry(place, name, _tree(place))
+
+
+def _tree(place: Path) -> dict[str, Any]:
     try:
         with place.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ConfigError(f"{place}: has more than {MAX_BYTES} bytes; is it a list of keys?")
-        tree = tomllib.loads(data.decode())
+        return tomllib.loads(data.decode())
     except OSError as error:
-        raise ConfigError(f"{place}: cannot be read ({error.strerror}); net.allowed says who may connect") from error
+        why = f"cannot be read ({error.strerror}); net.allowed says who may connect (or zdiloco invite)"
+        raise ConfigError(f"{place}: {why}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: is not TOML ({error})") from error
-    if not tree:
-        raise ConfigError(f"{place}: nobody is in it; it wants a table [NAME] with a key for each who may connect")
-    entries = {name: _entry(place, name, table) for name, table in tree.items()}
-    names: dict[str, str] = {}
-    for name, entry in entries.items():
-        if entry.key in names:
-            raise ConfigError(f"{place}: {names[entry.key]} and {name} have the same key; each wants its own")
-        names[entry.key] = name
-    return Allowed(entries, names)
 
 
 def _entry(place: Path, name: str, table: Any) -> Entry:

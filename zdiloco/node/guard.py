@@ -16,8 +16,9 @@ import zmq
 from zmq.utils import z85
 
 from zdiloco.errors import ConfigError
-from zdiloco.node.allowed import load_allowed
-from zdiloco.node.keys import Keys
+from zdiloco.node.allowed import Allowed, Right, allowed_of, load_allowed
+from zdiloco.node.invited import accept, load_invited, state_of
+from zdiloco.node.keys import Keys, is_key
 from zdiloco.node.params import NetParams
 
 log = logging.getLogger(__name__)
@@ -35,12 +36,17 @@ def utc_today() -> datetime.date:
 
 
 class Guard:
-    """The door of all server sockets of one context; made before any of them. `strangers`: whom it turned away, why."""
+    """The door of all server sockets of one context; made before any of them. `invited`: folder of those who were;
+    None: nobody can be. `strangers`: whom it turned away, why."""
 
-    def __init__(self, context: "zmq.Context[Any]", keys: Keys, place: Path, today: Today = utc_today) -> None:
+    def __init__(
+        self, context: "zmq.Context[Any]", keys: Keys, place: Path, today: Today = utc_today,
+        invited: Path | None = None,
+    ) -> None:  # fmt: skip
         """Raises ConfigError where the file at `place` is not right."""
-        self.keys, self._place, self._today = keys, place, today
-        self.allowed = load_allowed(place)
+        self.keys, self._place, self._today, self._invited = keys, place, today, invited
+        self._state, self._gone = 0, set[str]()
+        self.allowed = self._load()
         self.strangers: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
         self._day = today()
@@ -48,11 +54,17 @@ class Guard:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(ZAP)
 
+    def _load(self) -> Allowed:
+        if self._invited is None:
+            return load_allowed(self._place)
+        self._state = state_of(self._invited)
+        return load_allowed(self._place, load_invited(self._invited))
+
     def reload(self) -> set[str]:
-        """Read the file anew; returns the names whose key is no longer good. A wrong file changes nothing, and is
+        """Read the files anew; returns the names whose key is no longer good. A wrong file changes nothing, and is
         logged."""
         try:
-            found = load_allowed(self._place)
+            found = self._load()
         except ConfigError as error:
             log.error("who may connect stays as it is why=%r", str(error))
             return set()
@@ -66,9 +78,31 @@ class Guard:
     def expired(self) -> set[str]:
         """The names whose key was good when this was asked last, and is no longer. Costs nothing within a day."""
         before, self._day = self._day, self._today()
-        if before == self._day:
-            return set()
-        return self.allowed.over(self._day) - self.allowed.over(before)
+        gone, self._gone = self._gone, set()
+        return gone if before == self._day else gone | (self.allowed.over(self._day) - self.allowed.over(before))
+
+    def join(self, name: str, key: str) -> str:
+        """Who was invited under this name, and has said so by the key of its invitation, is known by `key` from now on.
+
+        Returns why not; empty: it is, durably, and the invitation is used up. Said again by `key` itself it changes
+        nothing.
+        """
+        entry = self.allowed.entries[name]
+        if entry.key == key:
+            return ""
+        if self._invited is None or Right.JOIN not in entry.rights:
+            return f"{name} has joined already"
+        if not is_key(key) or self.allowed.name_of(key):
+            return "its new key is none, or somebody else's"
+        try:
+            entries = {**self.allowed.entries, name: accept(self._invited, name, key)}
+        except OSError as error:
+            log.error("%s cannot join, its key cannot be kept why=%r", name, str(error))
+            return "the syncer cannot keep its key now"
+        self.allowed = allowed_of(entries)
+        self._state = state_of(self._invited)
+        log.info("%s has joined by its invitation", name)
+        return ""
 
     def serve(self) -> None:
         """Answer for those who knock; called on the thread that owns the sockets, whenever its socket is readable."""
@@ -85,6 +119,9 @@ class Guard:
         if mechanism == b"CURVE" and len(credentials) == 1:
             key = z85.encode(credentials[0]).decode()
             why = self.allowed.why_not(key, self._today())
+            if why and self._invited and self._state != state_of(self._invited):  # it may be invited since
+                self._gone |= self.reload()
+                why = self.allowed.why_not(key, self._today())
         if why:
             self._turned_away(address.decode("ascii", "replace"), why)
         code, text = (b"400", b"not allowed") if why else (b"200", b"OK")
@@ -122,6 +159,8 @@ class Guard:
         }  # fmt: skip
 
 
-def guard_of(context: "zmq.Context[Any]", net: NetParams, keys: Keys | None) -> Guard | None:
-    """The door that `net` wants; None: there are no keys. Raises ConfigError."""
-    return Guard(context, keys, Path(net.keys) / net.allowed) if keys else None
+def guard_of(
+    context: "zmq.Context[Any]", net: NetParams, keys: Keys | None, invited: Path | None = None
+) -> Guard | None:
+    """The door that `net` wants; None: there are no keys. `invited`: see there. Raises ConfigError."""
+    return Guard(context, keys, Path(net.keys) / net.allowed, invited=invited) if keys else None

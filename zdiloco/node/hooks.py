@@ -22,9 +22,10 @@ def never() -> bool:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
     """`abandon` is asked while a learner waits to join: True makes its constructor raise LinkError. `service`: hears
-    that the loop turns."""
+    that the loop turns. `shared`: the settings that a syncer hands to whom it has invited, as paths and TOML values."""
 
     clock: Clock = monotonic
     tape: Tape | None = None
     abandon: Callable[[], bool] = never
     service: Service = NOBODY
+    shared: tuple[tuple[str, str], ...] = ()

@@ -62,6 +62,15 @@ def make_pair(folder: Path, name: str) -> tuple[Path, Path]:
     return places
 
 
+def save_public(folder: Path, name: str, key: str) -> None:
+    """Write somebody's public key into a folder of keys, over one that is there. Raises ConfigError."""
+    place = folder / f"{name}{PUBLIC}"
+    try:
+        place.write_text(f'metadata\ncurve\n    public-key = "{key}"\n')
+    except OSError as error:
+        raise ConfigError(f"{place} cannot be written ({error.strerror})") from error
+
+
 def load_public(folder: Path, name: str) -> bytes:
     """The public key of this name. Raises ConfigError."""
     missing = f"net.keys {folder} has no public key of {name!r}: copy {name}{PUBLIC} there"

@@ -24,6 +24,7 @@ from zdiloco.node.guard import Guard
 from zdiloco.node.sockets import Address, Road, address_of, identity_of
 from zdiloco.units import MemberKey
 from zdiloco.wire.encoding import decode, encode
+from zdiloco.wire.invitations import Join
 from zdiloco.wire.outbox import ChunkOut
 from zdiloco.wire.stripes import Stripes
 from zdiloco.wire.transfer import Chunk
@@ -143,7 +144,7 @@ class Roads:
         """Whether whoever sent this is who it says. One that may not is told so where it says hello."""
         if self.guard and (why := self.guard.why_silent(frame, key.name, message)):
             self.strangers["key"] += 1
-            if isinstance(message, Hello) and road is Road.CONTROL:
+            if isinstance(message, Hello | Join) and road is Road.CONTROL:
                 self._answer(identity, Unwelcome(reason="key", text=why, fatal=True))
             return False
         if isinstance(message, Hello) and (message.name, message.incarnation) != key:

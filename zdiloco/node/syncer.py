@@ -16,12 +16,13 @@ import zmq
 
 from zdiloco import trace
 from zdiloco.core import machine as m
-from zdiloco.core.messages import Heartbeat, Hello
+from zdiloco.core.messages import Heartbeat, Hello, Unwelcome
 from zdiloco.core.start import KnownState
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.errors import MachineError, ZdilocoError
 from zdiloco.node.guard import guard_of
 from zdiloco.node.hooks import Hooks
+from zdiloco.node.invited import FOLDER
 from zdiloco.node.keys import keys_of
 from zdiloco.node.loop import Loop
 from zdiloco.node.opening import load_cut
@@ -42,6 +43,7 @@ from zdiloco.rundir.journal import Journal
 from zdiloco.rundir.store import Store
 from zdiloco.tensor.layout import Layout
 from zdiloco.units import Epoch, MemberKey, run_id_of
+from zdiloco.wire.invitations import Join, Joined
 from zdiloco.wire.transfer import Credit
 
 log = logging.getLogger(__name__)
@@ -68,7 +70,7 @@ class SyncerNode:
         self.reason = "not started"
         self.failure: BaseException | None = None
         self.started_at = self.clock()
-        self._tape, self._service = hooks.tape, hooks.service
+        self._tape, self._service, self._shared = hooks.tape, hooks.service, hooks.shared
         self._stop_asked = False
         self._closed = False
         self._events: deque[m.SyncerEvent] = deque()
@@ -156,7 +158,7 @@ class SyncerNode:
         net = self.settings.net
         keys = keys_of(net, KEY_NAME, dials=False)
         self._proofs = Proofs(keys.own.secret) if keys else None
-        guard = guard_of(self.context, net, keys)
+        guard = guard_of(self.context, net, keys, self.settings.run.path / FOLDER)
         self.roads = Roads({}, server=True, most_stripes=net.stripes, guard=guard)
         self._cast_hwm = self._hwm(layout)
         for road in Road:
@@ -270,10 +272,20 @@ class SyncerNode:
         """A control message came in."""
         if self._proofs and isinstance(message, Hello | Heartbeat):
             message = self._proofs.believed(self.machine.run_id, self.machine.epoch, key, message)
+        if isinstance(message, Join):
+            self._join(key, message)
+            return
         if isinstance(message, Hello):  # it missed us, and what was on its way may be lost
             self.transfers.inbox.resume(key, now)
         if not self.transfers.on_message(key, message, now):
             self._feed(m.Received(key=key, message=message))
+
+    def _join(self, key: MemberKey, message: Join) -> None:
+        """Who was invited brings its own key: it is told the run's settings, or why not."""
+        guard = self.roads.guard
+        why = guard.join(key.name, message.key) if guard else "there are no keys here"
+        answer: Unwelcome | Joined = Joined(run_id=self.machine.run_id, settings=self._shared)
+        self.roads.send(key, Unwelcome(reason="key", text=why, fatal=True) if why else answer)
 
     def on_chunk(self, key: MemberKey, chunk: Any, payload: memoryview, now: float) -> None:
         """A chunk came in."""

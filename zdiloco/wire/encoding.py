@@ -13,9 +13,10 @@ from zdiloco.core import messages
 from zdiloco.core.messages import Message
 from zdiloco.errors import MachineError, MalformedFrame, VersionMismatch
 from zdiloco.wire.frames import PROTOCOL, Buffer, pack_header, shown, unpack_header
+from zdiloco.wire.invitations import InvitationMessage, Join, Joined
 from zdiloco.wire.transfer import Chunk, Credit, Gone, TransferMessage
 
-WireMessage = Message | TransferMessage
+WireMessage = Message | TransferMessage | InvitationMessage
 """Everything that may stand in a header."""
 
 TAGS: dict[str, type[WireMessage]] = {
@@ -51,6 +52,8 @@ TAGS: dict[str, type[WireMessage]] = {
     "credit": Credit,
     "chunk": Chunk,
     "gone": Gone,
+    "join": Join,
+    "joined": Joined,
 }
 """Tag on the wire -> class of the message. A tag never changes its meaning within one protocol version."""
 

@@ -1,0 +1,69 @@
+"""`zdiloco join`: becomes a member of a run by an invitation, for a training script of one's own."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from zdiloco.cli.options import log_level
+
+ANSWER_S = 60.0
+folder = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where run.toml, keys and what this learner saves go.  [default: RUN-NAME, here]",
+)
+
+
+class Place(NamedTuple):
+    """Where what this machine needs has been put, and who it is in the run."""
+
+    run_toml: Path
+    name: str
+
+
+@click.command()
+@click.argument("line")
+@folder
+@log_level
+def join(line: str, folder: Path | None) -> None:
+    """Join a run by the LINE that zdiloco invite has printed: make a key pair, and fetch the run's settings.
+
+    Prints the place of a run.toml, for zdiloco.Learner(model, optimizer, RUN.toml, name=NAME). With the ready-made task
+    zdiloco learner --join LINE does this, and trains.
+    """
+    place = joined(line, folder)
+    click.echo(f"joined as {place.name}", err=True)
+    click.echo(place.run_toml)
+
+
+def joined(line: str, folder: Path | None) -> Place:
+    """Join, unless that was done here before. Raises ConfigError, LinkError."""
+    from zdiloco.config import of_shared, to_toml
+    from zdiloco.errors import ConfigError
+    from zdiloco.node.invitation import from_line
+    from zdiloco.node.joiner import SERVER
+    from zdiloco.node.joiner import join as ask
+
+    invitation = from_line(line)
+    folder = (folder or Path(f"{invitation.run}-{invitation.name}")).resolve()
+    place, keys = Place(folder / "run.toml", invitation.name), folder / "keys"
+    if place.run_toml.exists():
+        return place
+    answer = ask(invitation, keys, ANSWER_S)
+    mine: dict[str, dict[str, Any]] = {
+        "run": {"dir": str(folder / "run")},
+        "net": {
+            "connect": invitation.host, "port": invitation.port, "keys": str(keys), "key": invitation.name,
+            "server_key": SERVER,
+        },
+    }  # fmt: skip
+    source = "the settings of this run, as the syncer tells them (both sides need the same version of zdiloco)"
+    text = to_toml(of_shared(answer.settings, mine, source))
+    try:
+        place.run_toml.with_suffix(".aside").write_text(text)
+        place.run_toml.with_suffix(".aside").replace(place.run_toml)
+    except OSError as error:
+        raise ConfigError(f"{place.run_toml} cannot be written ({error.strerror})") from error
+    return place
