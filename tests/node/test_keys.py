@@ -261,8 +261,15 @@ def test_a_region_behind_a_relay_with_keys(run_of: MakeRun, region_of: Regions, 
     stranger = Trainer(replace(run.config, net=replace(region.behind, server_key="relay")), "b", seed=4)
     run.until(lambda: syncer.roads.strangers["key"] > 0, "the relay speaks for b")
     assert merged(run, "b") == 0
-    for trainer in (stranger, learner):
-        trainer.stop()
+    stranger.stop()
+    run.stop_syncer()  # and comes back with another key, which the relay is given a moment later
+    make_pair(folder.place, "syncer-2")
+    run.config = replace(run.config, net=replace(run.config.net, key="syncer-2"))
+    second = run.start_syncer()
+    (behind.place / "syncer.key").write_bytes((folder.place / "syncer-2.key").read_bytes())
+    run.until(lambda: second.machine.rounds >= 3, "rounds of the one with the new key")
+    assert learner.error is None
+    learner.stop()
 
 
 def test_a_relay_that_is_not_let_in_ends_and_says_why(run_of: MakeRun, region_of: Regions, folder: Folder) -> None:
@@ -312,3 +319,44 @@ def test_every_server_socket_has_a_door(run_of: MakeRun, folder: Folder, road: R
     served = syncer.roads.sockets[road]
     assert (served.getsockopt(zmq.MECHANISM), served.getsockopt(zmq.ZAP_DOMAIN)) == (zmq.CURVE, b"zdiloco")
     assert served.getsockopt(zmq.ZAP_ENFORCE_DOMAIN) == 1
+
+
+def test_the_key_of_a_syncer_changes_and_nobody_is_started_again(run_of: MakeRun, folder: Folder) -> None:
+    """Its new public key is put in the place of the old one, before or after; learners look for it."""
+    run = run_of(net=folder.net)
+    run.start_syncer()
+    learner = run.join("a")
+    run.until(lambda: merged(run, "a") > 0, "a round")
+    run.stop_syncer()
+    make_pair(folder.place, "syncer-2")
+    run.config = replace(run.config, net=replace(run.config.net, key="syncer-2"))
+    second = run.start_syncer()
+    (folder.place / "syncer-2.key").replace(folder.place / "syncer.key")
+    run.until(lambda: second.machine.rounds >= 3, "three rounds of the one with the new key")
+    assert merged(run, "a") > 0
+    assert learner.error is None
+
+
+def test_a_learner_changes_its_key_while_both_are_good(run_of: MakeRun, folder: Folder) -> None:
+    make_pair(folder.place, "a-2")
+    new = load_public(folder.place, "a-2").decode()
+    run = run_of(net=folder.net)
+    syncer = run.start_syncer()
+    old = run.join("a")
+    run.until(lambda: merged(run, "a") > 0, "a round")
+    folder.allow(a={"next_key": f'"{new}"'})
+    syncer.look_again()
+    rounds = syncer.machine.rounds
+    run.until(lambda: syncer.machine.rounds > rounds + 2, "it goes on by the old one")
+    old.stop()
+    run.trainers.remove(old)
+    second = alone(run, "a", key="a-2")
+    run.trainers.append(second)
+    rounds = syncer.machine.rounds
+    run.until(lambda: syncer.machine.rounds > rounds + 2, "and then by the new one")
+    folder.allow(b={})
+    (folder.place / "allowed.toml").write_text(f'[a]\nkey = "{new}"\n')
+    syncer.look_again()
+    rounds = syncer.machine.rounds
+    run.until(lambda: syncer.machine.rounds > rounds + 2, "the old one is out, the new one is not")
+    assert "does not let this key in" in ends(alone(run, "a"))

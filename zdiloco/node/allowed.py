@@ -44,13 +44,19 @@ class Right(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table of the file. `names`: for whom a relay speaks; a * stands for any letters. `expires`: the last day, in
-    UTC, on which it holds."""
+    """One table of the file. `next_key`: as good as `key`, while one takes the other's place. `names`: for whom a relay
+    speaks; a * stands for any letters. `expires`: the last day, in UTC, on which it holds."""
 
     key: str
+    next_key: str = ""
     rights: tuple[Right, ...] = (Right.CONTRIBUTE,)
     names: tuple[str, ...] = ()
     expires: datetime.date | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those by which its owner is known."""
+        return (self.key, self.next_key) if self.next_key else (self.key,)
 
     def relays(self, name: str) -> bool:
         """Whether its owner may speak for this learner as a relay."""
@@ -121,10 +127,10 @@ def load_allowed(place: Path, invited: Mapping[str, Entry] | None = None) -> All
 def allowed_of(entries: Mapping[str, Entry]) -> Allowed:
     """These entries by name and by key. Raises ValueError where two have the same key."""
     names: dict[str, str] = {}
-    for name, entry in entries.items():
-        if entry.key in names:
-            raise ValueError(f"{names[entry.key]} and {name} have the same key; each wants its own")
-        names[entry.key] = name
+    for name, key in ((name, key) for name, entry in entries.items() for key in entry.keys):
+        if key in names:
+            raise ValueError(f"{names[key]} and {name} have the same key; each wants its own")
+        names[key] = name
     return Allowed(entries, names)
 
 
@@ -161,9 +167,10 @@ def _entry(place: Path, name: str, table: Any) -> Entry:
     try:
         entry = msgspec.convert(table, Entry)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{place}: [{name}]: {error}; known are key, rights, names, expires") from error
-    if not is_key(entry.key):
-        raise ConfigError(f"{place}: [{name}]: key is {shown(entry.key)}; copy the 40 characters of {name}.key")
+        raise ConfigError(f"{place}: [{name}]: {error}; known are key, next_key, rights, names, expires") from error
+    for which, key in zip(("key", "next_key"), entry.keys, strict=False):
+        if not is_key(key):
+            raise ConfigError(f"{place}: [{name}]: {which} is {shown(key)}; copy the 40 characters of {name}.key")
     if not entry.rights:
         raise ConfigError(f"{place}: [{name}]: rights is empty; allowed are {', '.join(Right)}")
     if (Right.RELAY in entry.rights) != bool(entry.names):

@@ -48,6 +48,17 @@ class Dialler:
         elif Road.BULK_CAST in self._roads.sockets:
             self._roads.sockets.pop(Road.BULK_CAST).close(0)
 
+    def renewed(self) -> bool:
+        """Whether whoever is dialled has got another key; then `dial_again` is due."""
+        return self._entrance.renewed()
+
+    def dial_again(self) -> None:
+        """Dial anew whatever is open, by the keys of now."""
+        casts = [road for road in (Road.CONTROL_CAST, Road.BULK_CAST) if road in self._roads.sockets]
+        self.dial_lane(self._named)
+        for road in casts:
+            self.listen(True) if road is Road.BULK_CAST else self._open(road)
+
     def why_refused(self) -> str:
         """Why whoever is dialled does not let us in, and will not; empty: it may."""
         return self._entrance.why_refused()

@@ -4,17 +4,21 @@ control road.
 Rule: what cannot get better by itself is said once, and ends the attempts: a key that is not allowed, or another kind
 of handshake, at once, for the library does not dial again either. A handshake that fails again and again before one has
 ever succeeded may also be a tunnel whose other end is not there yet, so then whoever listens is asked what it is. One
-that is cut off by an outage, or by a syncer that returns, is no verdict.
+that is cut off by an outage, or by a syncer that returns, is no verdict; but the
+syncer that returns may have another key, so its public one is then read anew.
 """
 
 import secrets
 import socket
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from zdiloco.node.keys import Keys, keys_of
+from zdiloco.errors import ConfigError
+from zdiloco.node.keys import Keys, keys_of, load_public
 from zdiloco.node.params import NetParams
 
 IN_A_ROW = 5
@@ -68,17 +72,23 @@ class Entrance:
             self._told.close(0)
             self._watched = self._told = None
 
+    def renewed(self) -> bool:
+        """Whether whoever is dialled has got another key, by the file of its public one: after handshakes have failed
+        again and again, though one had succeeded before. Then all sockets are to be dialled anew."""
+        self._hear()
+        if self.keys is None or not self._succeeded or self._failed < IN_A_ROW:
+            return False
+        self._failed = 0
+        try:
+            server = load_public(Path(self.net.keys), self.net.server_key)
+        except ConfigError:  # it is being replaced
+            return False
+        changed, self.keys = server != self.keys.server, replace(self.keys, server=server)
+        return changed
+
     def why_refused(self) -> str:
         """Why it is in vain to go on, and what to do; empty: it is not. To be asked now and then."""
-        while self._told is not None:
-            try:
-                event = parse_monitor_message(self._told.recv_multipart(zmq.NOBLOCK))["event"]
-            except zmq.Again:
-                break
-            self._refused |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            self._other_kind |= event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            self._succeeded |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._failed = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._failed + 1
+        self._hear()
         where = f"{self.net.connect}:{self.net.port}"
         if self._refused:
             return (
@@ -96,6 +106,18 @@ class Entrance:
             f"{where} does not answer to the key {self.net.server_key}.key in {self.net.keys} (net.server_key): it "
             "has another one, or works without keys"
         )
+
+    def _hear(self) -> None:
+        """Take in what the library has told of handshakes."""
+        while self._told is not None:
+            try:
+                event = parse_monitor_message(self._told.recv_multipart(zmq.NOBLOCK))["event"]
+            except zmq.Again:
+                return
+            self._refused |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            self._other_kind |= event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            self._succeeded |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._failed = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._failed + 1
 
 
 def mechanism_of(net: NetParams) -> str:

@@ -68,7 +68,8 @@ class Guard:
         except ConfigError as error:
             log.error("who may connect stays as it is why=%r", str(error))
             return set()
-        gone = {name for name, entry in self.allowed.entries.items() if found.name_of(entry.key) != name}
+        entries = self.allowed.entries.items()
+        gone = {name for name, entry in entries for key in entry.keys if found.name_of(key) != name}
         gone |= found.over(self._today()) - self.allowed.over(self._day)  # a last day that is over now
         self.allowed = found
         self._told.clear()
@@ -88,7 +89,7 @@ class Guard:
         nothing.
         """
         entry = self.allowed.entries[name]
-        if entry.key == key:
+        if key in entry.keys:
             return ""
         if self._invited is None or Right.JOIN not in entry.rights:
             return f"{name} has joined already"

@@ -97,6 +97,10 @@ class LearnerActs:
             self._refused = True
             self._parts.feed(m.Received(key=m.SYNCER, message=Unwelcome(reason="key", text=why[:MAX_TEXT], fatal=True)))
         transfers = self._parts.transfers
+        if self._parts.dialler.renewed():
+            log.info("%s dials anew why='the syncer has another key'", self._parts.name)
+            self._parts.dialler.dial_again()
+            transfers.inbox.resume(m.SYNCER, now)
         transfers.turn(now)
         road = self._vain.judge(m.SYNCER, self._parts.roads.of(m.SYNCER).frames_down, now)
         if road not in self._parts.roads.sockets:  # none is dead, or the one that the machine has left

@@ -43,7 +43,8 @@ class FarLink:
         self.taken, self.dialled_anew = False, 0
         self._context, self._net, self._cache = context, net, cache
         self.lanes_entrance = Entrance(net, keys)
-        self._dialler = Dialler(self.roads, context, Entrance(net, keys, follows=True))
+        self._entrance = Entrance(net, keys, follows=True)
+        self._dialler = Dialler(self.roads, context, self._entrance)
         self._vain = Vain(cache.inbox, net.give_up_s)
         self._mark = 0
         self._dialler.dial(key)
@@ -96,7 +97,15 @@ class FarLink:
         self._cache.tuned(listening=self.taken)
 
     def look_at(self, lanes: Lanes, loop: RelayLoop, now: float) -> None:
-        """Dial the bulk road of each learner's lane anew where it is half open."""
+        """Dial the bulk road of each learner's lane anew where it is half open; all roads where upstream has another key
+        now."""
+        if self._dialler.renewed():
+            self.lanes_entrance.keys = self._entrance.keys
+            log.info("relay dials anew why='upstream has another key'")
+            loop.anew(STATION, self._dialler.dial_again)
+            for lane in lanes:
+                dialler = Dialler(lane.roads, self._context, self.lanes_entrance, key=lane.key)
+                loop.anew(lane.key, dialler.dial_again)
         for lane in lanes:
             if lane.vain.judge(self.frames_down + lane.counts.frames_down, now):
                 self._warn(lane.key.name, Road.BULK)
