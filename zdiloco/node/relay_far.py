@@ -97,8 +97,7 @@ class FarLink:
         self._cache.tuned(listening=self.taken)
 
     def look_at(self, lanes: Lanes, loop: RelayLoop, now: float) -> None:
-        """Dial the bulk road of each learner's lane anew where it is half open; all roads where upstream has another key
-        now."""
+        """Dial the bulk road of a learner's lane anew where it is half open; all roads where upstream has a new key."""
         if self._dialler.renewed():
             self.lanes_entrance.keys = self._entrance.keys
             log.info("relay dials anew why='upstream has another key'")
