@@ -21,7 +21,8 @@ venv_fail() {
 
 # What a complete .venv was made from: a change in any of these files brings it up to date.
 venv_sum() {
-    cat "$root/requirements.lock" "$root/pyproject.toml" "$root/bin/venv.sh" | cksum
+    cat "$root/requirements.lock" "$root/locks/torch.lock" "$root/locks/torch-cpu.lock" "$root/pyproject.toml" \
+        "$root/bin/venv.sh" | cksum
 }
 
 # What the first use does and what can be set about it: part of the help of both scripts.
@@ -139,7 +140,7 @@ if sys.argv[1:] == ["installed"]:
 }
 
 venv_make() {
-    venv=$root/.venv mark=$root/.venv/.zdiloco log=$root/.venv/pip.log lock=$root/requirements.lock
+    venv=$root/.venv mark=$root/.venv/.zdiloco log=$root/.venv/pip.log
     before=$(cat "$mark" 2>/dev/null)
     torch=${ZDILOCO_USE_TORCH:-fetched}
     [ ! -e "$venv/.torch" ] || torch=${ZDILOCO_USE_TORCH:-installed}
@@ -171,12 +172,11 @@ venv_make() {
     [ -n "$before" ] || "$python" -m venv --prompt zdiloco "$venv" >"$log" 2>&1 || venv_explain "making $venv"
     if [ "$torch" = installed ]; then
         rm -f "$venv/lib/"python*/site-packages/zdiloco-torch.pth
-        lock=$venv/requirements.lock
-        sed '/^torch==/d' "$root/requirements.lock" >"$lock"
     else
         venv_install_torch
     fi
-    venv_pip -r "$lock" || venv_explain "installing the packages of requirements.lock"
+    # The locks hold the whole closure, so pip has nothing to find out; and it takes no file whose sum is not in them.
+    venv_locked requirements.lock || venv_explain "installing the packages of requirements.lock"
     # No build isolation: the setuptools just installed builds it, and no network is needed.
     venv_pip --no-deps --no-build-isolation -e "$root" || venv_explain "installing zdiloco itself"
     [ "$torch" = fetched ] || venv_borrow_torch
@@ -205,23 +205,30 @@ print(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin))
 # The log holds the output of the newest command only: that of a failure.
 venv_pip() {
     PIP_USER=0 "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off \
-        --retries 2 --constraint "$lock" "$@" >"$log" 2>&1 </dev/null
+        --retries 2 "$@" >"$log" 2>&1 </dev/null
+}
+
+# Installs what a lock of the checkout holds for this machine, and takes no file with another sum.
+venv_locked() {
+    name=$1
+    shift
+    venv_pip --no-deps --require-hashes "$@" -r "$root/$name"
 }
 
 # A wheel at hand (pip configured with find-links) wins. On Linux without an NVIDIA GPU the CPU build is asked for, as
-# the default index has only the one with CUDA. Only a CUDA build has dependencies beyond the lock.
+# the default index has only the one with CUDA; that one has libraries of its own, which are in its lock.
 venv_install_torch() {
-    pin=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$root/requirements.lock")
-    venv_pip --no-deps --no-index "torch==$pin" && return 0
+    pin=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$root/locks/torch.lock")
     index=${ZDILOCO_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
     if [ "$(uname -s)" = Linux ]; then
+        venv_locked locks/torch-cpu.lock --no-index && return 0
         if ! venv_has_nvidia && [ -n "$index" ]; then
             venv_say "fetching torch $pin for CPU from $index"
-            venv_pip --no-deps --extra-index-url "$index" "torch==$pin+cpu" && return 0
+            venv_locked locks/torch-cpu.lock --extra-index-url "$index" && return 0
         fi
         venv_say "taking torch $pin from the default package index: this build brings CUDA libraries, several GB"
     fi
-    venv_pip "torch==$pin" || venv_explain "installing torch $pin"
+    venv_locked locks/torch.lock || venv_explain "installing torch $pin"
 }
 
 venv_has_nvidia() {

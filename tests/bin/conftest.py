@@ -92,7 +92,8 @@ def checkout(tmp_path: pathlib.Path) -> Checkout:
     """A checkout in a folder with a space in its name, and a PATH without any Python."""
     root, path = tmp_path / "a checkout", tmp_path / "path"
     path.mkdir()
-    shutil.copytree(ROOT / "bin", root / "bin")
+    for name in ("bin", "locks"):
+        shutil.copytree(ROOT / name, root / name)
     for name in ("pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, root)
     for tool in TOOLS:
@@ -113,7 +114,8 @@ def fit(checkout: Checkout) -> Checkout:
 def real_checkout(folder: pathlib.Path) -> tuple[pathlib.Path, dict[str, str]]:
     """A checkout whose package does next to nothing, for real installations; and the environment of who uses it."""
     root = folder / "a checkout"
-    shutil.copytree(ROOT / "bin", root / "bin")
+    for name in ("bin", "locks"):
+        shutil.copytree(ROOT / name, root / name)
     for name in ("pyproject.toml", "requirements.lock", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, root)
     (root / "zdiloco" / "cli").mkdir(parents=True)
