@@ -13,7 +13,7 @@ from zdiloco.wanlab import profile as profiles
 from zdiloco.wanlab.engines import ENGINES
 from zdiloco.wanlab.lab import Lab
 
-PROFILES = Path(__file__).resolve().parent.parent.parent / "config" / "wan"
+PROFILES = Path(profiles.__file__).with_name("profiles")
 NEEDS = (
     "wan-lab needs root, for network namespaces: run it by sudo, or as root in a container with NET_ADMIN and SYS_ADMIN"
 )
