@@ -69,15 +69,15 @@ def merge(fragment: Fragment, contributions: Sequence[Weighted], method: str, *,
     """
     if method not in METHODS:
         raise ConfigError(f"merge method {method!r} is unknown; choose one of {', '.join(METHODS)}")
-    weighing = _weighing(contributions)
+    some = weighing(contributions)
     out = output(out, fragment.numel, torch.float32)
-    if len(weighing) == 1 and not weighing[0].radii:
-        only = weighing[0]
+    if len(some) == 1 and not some[0].radii:
+        only = some[0]
         only.codec.decode(only.data, fragment.numel, out)
         return out if only.clip == 1.0 else out.mul_(only.clip)
     radial = radial_tensors(fragment, method)
-    opened = open_all(fragment, weighing, any(radial))
-    rounded = any(one.radii and one.codec.name != "fp32" for one in weighing)
+    opened = open_all(fragment, some, any(radial))
+    rounded = any(one.radii and one.codec.name != "fp32" for one in some)
     vanishing = VANISHING_ROUNDED if rounded else VANISHING
     scratch = scratch_for(fragment.numel)
     wide = scratch_for(fragment.numel, torch.float64)
@@ -97,15 +97,15 @@ def radial_tensors(fragment: Fragment, method: str) -> list[bool]:
     return [method == "rda" and t.kind not in (TensorKind.EMBEDDING, TensorKind.BUFFER) for t in fragment.tensors]
 
 
-def _weighing(contributions: Sequence[Weighted]) -> list[Weighted]:
-    """Those with weight, in order."""
+def weighing(contributions: Sequence[Weighted]) -> list[Weighted]:
+    """Those with weight, in order. Raises: MachineError for weights that cannot be used."""
     for one in contributions:
         if not (math.isfinite(one.weight) and one.weight >= 0 and math.isfinite(one.clip) and one.clip >= 0):
             raise MachineError(f"weight {one.weight} and clip {one.clip} must be finite and not negative")
-    weighing = [one for one in contributions if one.weight > 0]
-    if not weighing:
+    some = [one for one in contributions if one.weight > 0]
+    if not some:
         raise MachineError(f"the weights of {len(contributions)} contributions sum to 0: nothing can be merged")
-    return weighing
+    return some
 
 
 def open_all(fragment: Fragment, contributions: Sequence[Weighted], with_norms: bool) -> list[Opened]:
