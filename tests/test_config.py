@@ -52,6 +52,11 @@ def test_every_key_has_a_doc_and_a_type() -> None:
         ({"sync": {"gamma": 1.5}}, ["sync.gamma is 1.5", "0 to 1"]),
         ({"sync": {"gamma": float("nan")}}, ["sync.gamma is nan"]),
         ({"merge": {"method": "sum"}}, ["merge.method is 'sum'", "'rda', 'avg'"]),
+        ({"merge": {"robust": "krum"}}, ["merge.robust is 'krum'", "'none', 'clip', 'trim'"]),
+        (
+            {"merge": {"robust": "trim"}, "relay": {"premerge": True}},
+            ["merge.robust is 'trim'", "relay.premerge is true", "relay.premerge to false"],
+        ),
         ({"net": {"port": 80}}, ["net.port is 80", "1024"]),
         ({"net": {"listen": "0.0.0.0"}}, ["net.listen is '0.0.0.0'", "net.insecure"]),
         ({"relay": {"listen": "10.2.0.5"}}, ["relay.listen is '10.2.0.5'", "net.insecure"]),
@@ -98,6 +103,8 @@ def test_a_value_out_of_range_names_the_override_it_came_from() -> None:
         from_tree({"sync": {"min_quorum": 2}}, ["sync.gamma=7"], source="run.toml")
     with pytest.raises(ConfigError, match=r"--set relay.listen=::: relay.listen is '::'"):
         from_tree({}, ["relay.listen=::"], source="run.toml")
+    with pytest.raises(ConfigError, match=r"^--set merge.robust=clip: merge.robust is 'clip', and relay.premerge"):
+        from_tree({"relay": {"premerge": True}}, ["merge.robust=clip"], source="run.toml")
 
 
 DAMAGES = {

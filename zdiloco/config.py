@@ -36,6 +36,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self.relay.check_listen(self.net)
+        if self.merge.robust != "none" and self.relay.premerge:
+            raise ConfigError(
+                f"merge.robust is {self.merge.robust!r}, and relay.premerge is true: what a relay has merged hides who "
+                "sent what. Set one of them back, merge.robust to 'none' or relay.premerge to false"
+            )
 
 
 SECTIONS: Mapping[str, type] = get_type_hints(RunConfig)
@@ -108,7 +113,8 @@ def from_tree(tree: Mapping[str, Any], overrides: Iterable[str] = (), *, source:
     try:
         return RunConfig(**sections)
     except ConfigError as error:  # each is right by itself, but they do not go together
-        raise ConfigError(f"{origin.get('relay.listen', source)}: {error}") from error
+        places = sorted({place for path, place in origin.items() if path in str(error)})
+        raise ConfigError(f"{', '.join(places) or source}: {error}") from error
 
 
 def to_toml(config: RunConfig) -> str:

@@ -1,6 +1,7 @@
 """What becomes of contributions that cannot be merged, or not as they are, while two others go on (user case C-41)."""
 
 import re
+from dataclasses import replace
 from math import nan
 
 import pytest
@@ -120,3 +121,34 @@ def test_the_learner_is_told_why() -> None:
     fleet.misbehave(10.0)
     assert heard
     assert re.fullmatch(r"its norm is 10 after \d+ steps, the bound 3 is 3 times what .*: scaled by 0.3", heard[0].text)
+
+
+def test_what_a_robust_merge_leaves_out_is_merged_by_the_books_and_remarked() -> None:
+    """It counts as merged, tokens and all, and its learner goes on from there; none of it comes a second time."""
+    fleet = Fleet()
+    fleet.run(MISBEHAVES_S)
+    merge, trimmed = fleet.site.body._merge, 0
+
+    def trim(action: m.Merge) -> m.MergeDone:
+        nonlocal trimmed
+        bad = tuple((part.id, 0.75) for part in action.parts if part.id.name == "bad")
+        trimmed += len(bad)
+        plain = "" if len(action.parts) > 2 else "2 contributions, a robust merge takes 3"
+        return replace(merge(action), trimmed=bad, plain=plain)
+
+    fleet.site.body._merge = trim
+    before = fleet.site.machine.merged_tokens
+    fleet.run(3 * MISBEHAVES_S)
+    fleet.site.body._merge = merge
+    fleet.run(3 * MISBEHAVES_S + BEHAVES_S)
+    answer = status(fleet.site.machine, fleet.now)
+    learners = {each["name"]: each for each in answer["learners"]}
+    assert trimmed
+    assert answer["remarks"] == learners["bad"]["remarks"] == {"trimmed": trimmed}
+    assert fleet.actor("bad").machine.counts["remark: trimmed"] == trimmed
+    assert any("trimmed: its direction is not that of the others on 75% of its values" in note for note in fleet.notes)
+    assert answer["refused"] == {}
+    assert answer["plain_rounds"] == sum(desk.turnout.plain for desk in fleet.site.machine.desk)
+    assert fleet.site.machine.merged_tokens > before
+    assert fleet.merged_late("bad")
+    fleet.audit()

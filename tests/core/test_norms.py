@@ -182,3 +182,11 @@ def test_usual_is_the_median_of_all_others_however_it_is_found(rounds: list[list
         moved = any(held.norm > 0 for held in taken)
         for clip, held, bound in zip(round_of(norms, *taken, version=version), taken, bounds, strict=True):
             assert clip == (0.0 if moved else 1.0) if held.norm == 0 else clip == min(1.0, bound / held.norm)
+
+
+def test_that_values_were_left_out_is_worse_than_anything_else_found() -> None:
+    assert WHOLE.without(0.0) is WHOLE
+    clipped = Norms().judge([sent("a", 2.0), sent("b", 4.0), sent("c", 90.0)], 1, FACTOR, ALL)[2]
+    both = clipped.without(0.5)
+    assert (both.remark, both.clip) == (Remark.TRIMMED, clipped.clip)
+    assert both.why == f"{clipped.why}; its direction is not that of the others on 50% of its values: they are left out"

@@ -55,6 +55,16 @@ def test_what_was_said_of_a_contribution_stays_said() -> None:
     assert passed[0].why == f"too large; {why}"
 
 
+def test_rounds_of_too_few_for_a_robust_merge_are_counted_and_said_once() -> None:
+    turnout = Turnout(0.125)
+    assert turnout.merged(3, "") == []
+    notes = [turnout.merged(3, "2 contributions, a robust merge takes 3")[0] for _ in range(3)]
+    assert [note.level for note in notes] == ["info", "debug", "debug"]
+    assert notes[0].what == "fragment 3 is merged as if nobody were hostile"
+    assert "2 contributions" in notes[0].why
+    assert turnout.plain == 3
+
+
 def test_nothing_at_all_is_left_to_the_merge() -> None:
     zero = Passed(clip=0.0, remark=Remark.ZERO, why="zeros")
     assert usual_of(8).judge([zero], 1, ending=True) == ([zero], "")

@@ -125,3 +125,25 @@ def test_a_state_that_is_handed_back_must_be_finite() -> None:
 def test_a_cut_names_the_newest_of_the_replaced() -> None:
     keys = tuple(MemberKey("a", number) for number in range(1, MOST_REPLACED + 4))
     assert with_values().cut("r", Epoch(1, 1), Save(why="", replaced=keys)).replaced == keys[3:]
+
+
+@pytest.mark.parametrize(("robust", "left"), [("none", 0.0), ("clip", 0.0), ("trim", 1.0)])
+def test_what_stands_apart_is_left_out_where_the_run_asks_for_it(robust: str, left: float) -> None:
+    body = SyncerBody(MergeParams(robust=robust))
+    layout = layout_of(nn.Linear(40, 40, bias=False), num_fragments=1, strategy="balanced")
+    body.take_layout(LayoutOffer(digest=layout.digest, body=BODY), memoryview(encode_map(layout.to_obj())))
+    body.take_initial(InitialOffer(fragment=0, body=BODY), encoded("fp32", torch.zeros(1600)))
+    body.restamp([Stamp(Epoch(1, 1), 0)])
+    values = torch.randn(1600, generator=torch.Generator().manual_seed(1))
+    parts, payloads = [], []
+    for name, factor in (("a", 1.0), ("b", 1.0), ("bad", -3.0), ("c", 1.0)):
+        payloads.append(Payload(encoded("bf16", factor * values), "t"))
+        assert body.screen(0, "bf16", payloads[-1])[0] == ""
+        parts.append(Part(id=ContributionId(name, 1, 0, 1), codec="bf16", weight=1.0))
+    published = body.merge(Merge(fragment=0, stamp=Stamp(Epoch(1, 1), 1), parts=tuple(parts), merged=()), payloads)
+    assert published.trimmed == (0.0, 0.0, left, 0.0)
+    assert published.plain == ""
+    length = float(body.states[0].theta.norm() / values.norm())
+    assert length == pytest.approx(1.5 if robust == "none" else 1.0, rel=0.01)
+    few = Merge(fragment=0, stamp=Stamp(Epoch(1, 1), 2), parts=tuple(parts[:2]), merged=())
+    assert bool(body.merge(few, payloads[:2]).plain) == (robust != "none")

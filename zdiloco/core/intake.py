@@ -5,6 +5,7 @@ back for lack of room. A byte is granted only when all of its contribution fits 
 the oldest held one goes first, since its learner can cut again.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zdiloco.core.bundles import Bundles
@@ -269,11 +270,14 @@ class Intakes:
         self.in_merge[desk.index], parts = self.bundles.close(taken)
         return parts
 
-    def merged(self, desk: FragmentDesk) -> list[SyncerAction]:
-        """The merge of this fragment is made: whoever is in it behaves, and its bytes are needed no more."""
+    def merged(self, desk: FragmentDesk, trimmed: Mapping[ContributionId, float]) -> list[SyncerAction]:
+        """The merge of this fragment is made: whoever is in it behaves, and its bytes are needed no more.
+
+        `trimmed`: of whom values were left out, and what share of them.
+        """
         actions: list[SyncerAction] = []
         for held, passed in self.in_merge.pop(desk.index, []):
-            actions += [*self._remark(held, passed), *self._free(held)]
+            actions += [*self._remark(held, passed.without(trimmed.get(held.id, 0.0))), *self._free(held)]
             self._sent_back.pop((held.id.key, desk.index), None)
             member = self.fleet.find(held.id.key)
             if member is None:

@@ -7,7 +7,7 @@ bound; a long absence makes a contribution large, and that never gets it refused
 import math
 from bisect import bisect_left
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from zdiloco.core.progress import Held
@@ -25,6 +25,8 @@ class Remark(StrEnum):
 
     CLIPPED = "clipped"
     """Its norm is far above that of what the others send: scaled down to the bound."""
+    TRIMMED = "trimmed"
+    """Its direction is not that of the others: left out where it stands apart (merge.robust)."""
     ZERO = "zero"
     """Nothing but zeros, while others have moved: it takes no part in the mean."""
     TAIL = "tail"
@@ -38,6 +40,13 @@ class Passed:
     clip: float = 1.0
     remark: Remark | None = None
     why: str = ""
+
+    def without(self, share: float) -> "Passed":
+        """The same, when the merge has left out this share of its values: that is worse than anything else."""
+        if not share:
+            return self
+        why = f"its direction is not that of the others on {share:.0%} of its values: they are left out"
+        return replace(self, remark=Remark.TRIMMED, why="; ".join(filter(None, (self.why, why))))
 
 
 WHOLE = Passed()

@@ -40,6 +40,7 @@ def status(machine: SyncerMachine, now: float) -> dict[str, Any]:
         "refused": {str(reason): count for reason, count in machine.intakes.refused.items()},
         "remarks": {str(remark): count for remark, count in machine.intakes.remarks.items()},
         "thin_rounds": sum(fragment.turnout.thin for fragment in desk),
+        "plain_rounds": sum(fragment.turnout.plain for fragment in desk),
         "late": machine.intakes.late,
         "replaced": machine.intakes.replaced,
         "loans": machine.loans.status(),

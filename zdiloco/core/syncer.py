@@ -257,7 +257,8 @@ class SyncerMachine:
         self.contributions += len(taken)
         self.merged_tokens += desk.share * sum(held.message.tokens for held, _ in taken)
         self.follow_progress()
-        return [Publish(update=update), *self.intakes.merged(desk), *self.desk.adapted(now)]
+        merged = self.intakes.merged(desk, dict(event.trimmed))
+        return [Publish(update=update), *desk.turnout.merged(desk.index, event.plain), *merged, *self.desk.adapted(now)]
 
     def _merge_failed(self, event: MergeFailed, now: float) -> list[SyncerAction]:
         desk = self.desk.fragments[event.fragment]

@@ -85,9 +85,15 @@ class Unusable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeDone:
-    """The outer step of a `Merge` is made; the published value lies encoded, described by `update`."""
+    """The outer step of a `Merge` is made; the published value lies encoded, described by `update`.
+
+    `trimmed`: what of whom a robust merge has left out, as a share of its values; `plain`: why it was not robust though
+    it was to be.
+    """
 
     update: Update
+    trimmed: tuple[tuple[ContributionId, float], ...] = ()
+    plain: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zdiloco.core.grace import Average
+from zdiloco.core.machine import Note
 from zdiloco.core.norms import Passed, Remark
 
 FEW = 0.5
@@ -17,11 +18,12 @@ FEW = 0.5
 
 
 class Turnout:
-    """The usual number of contributions in a round of one fragment. `thin`: rounds with few, or with fewer than K."""
+    """The usual number of contributions in a round of one fragment. `thin`: rounds with few, or with fewer than K;
+    `plain`: rounds with fewer than a robust merge takes."""
 
     def __init__(self, share: float) -> None:
         self.usual = Average(share)
-        self.thin = 0
+        self.thin = self.plain = 0
 
     def judge(self, passed: Sequence[Passed], quorum: int, *, ending: bool) -> tuple[list[Passed], str]:
         """Say what of each enters the merge now, and what is worth saying of their number (empty: it is as usual).
@@ -42,6 +44,14 @@ class Turnout:
         factor = math.sqrt(count / usual)
         why = f"{why}, at the end of the run: scaled by {factor:.3g}"
         return [_shortened(each, factor, why) for each in passed], why
+
+    def merged(self, fragment: int, plain: str) -> list[Note]:
+        """A round is merged. `plain`: why not robustly, though it was to be; said aloud once."""
+        if not plain:
+            return []
+        self.plain += 1
+        what, level = f"fragment {fragment} is merged as if nobody were hostile", "info" if self.plain == 1 else "debug"
+        return [Note(what=what, why=f"{plain}; sync.min_quorum = 3 waits for them", level=level)]
 
 
 def _shortened(passed: Passed, factor: float, why: str) -> Passed:

@@ -63,6 +63,11 @@ class MergeParams:
     """How contributions become one outer step, and how its result is published."""
 
     method: str = knob("rda", "'rda': norms and directions averaged apart, per tensor; 'avg': plain weighted average")
+    robust: str = knob(
+        "none",
+        "against hostile learners, in rounds of 3 or more: 'clip': none counts for more than the middle one; 'trim': "
+        "and what stands apart is left out",
+    )
     outer_lr: float = knob(1.0, "learning rate of the outer step")
     outer_momentum: float = knob(0.0, "Nesterov momentum of the outer step; harmful with few outer steps")
     publish_codec: str = knob("bf16", "how published values are rounded: 'bf16' or 'fp32'")
@@ -70,7 +75,7 @@ class MergeParams:
 
     def __post_init__(self) -> None:
         check_choices(self, "merge", method=("rda", "avg"), publish_codec=("bf16", "fp32"))
-        check_choices(self, "merge", delta_codec=("none", "int8", "4bit"))
+        check_choices(self, "merge", delta_codec=("none", "int8", "4bit"), robust=("none", "clip", "trim"))
         check_knobs(self, "merge", outer_lr=(1e-6, 10), outer_momentum=(0, 0.999999))
 
     @property

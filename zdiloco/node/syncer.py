@@ -42,6 +42,7 @@ from zdiloco.rundir.archive import Cut
 from zdiloco.rundir.journal import Journal
 from zdiloco.rundir.store import Store
 from zdiloco.tensor.layout import Layout
+from zdiloco.tensor.robust import LEAST
 from zdiloco.units import Epoch, MemberKey, run_id_of
 from zdiloco.wire.invitations import Join, Joined
 from zdiloco.wire.transfer import Credit
@@ -89,6 +90,12 @@ class SyncerNode:
         cut = load_cut(self.store, run, fresh=fresh)
         state_read_at = self.clock()
         self.body = SyncerBody(self.settings.merge, run.init)
+        if self.settings.merge.robust != "none" and self.settings.sync.min_quorum < LEAST:
+            log.warning(
+                "rounds of less than %d are merged as if nobody were hostile why='sync.min_quorum is %d'",
+                LEAST,
+                self.settings.sync.min_quorum,
+            )
         layout = self.body.restore(cut) if cut is not None else None
         self._workers: list[Worker] = []
         self.context: zmq.Context[Any] = zmq.Context()
@@ -131,7 +138,7 @@ class SyncerNode:
         )
         if self._proofs:
             self.body.prove = partial(self._proofs.of_state, self.machine.run_id)
-        self.machine.intakes.bundles.allowed = self.settings.relay.premerge
+        self.machine.intakes.bundles.allowed = self.settings.relay.premerge and self.settings.merge.robust == "none"
         for name in ("zdiloco-worker", "zdiloco-saver"):
             self._workers.append(Worker(name, self._fail))
         parts = SyncerParts(

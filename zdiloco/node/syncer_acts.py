@@ -258,15 +258,17 @@ class SyncerActs:
             except PeerError as error:
                 self._later(m.MergeFailed(fragment=action.fragment, reason=str(error)))
                 return
-            self._parts.wake.post(partial(self._merged, published, _body(published)))
+            self._parts.wake.post(partial(self._merged, action, published, _body(published)))
 
         self._parts.worker.submit(work)
 
-    def _merged(self, published: Published, body: Joined) -> None:
+    def _merged(self, action: m.Merge, published: Published, body: Joined) -> None:
         self._stamps[published.fragment] = published.stamp
         self._parts.shelf.retire(("full", published.fragment))
         self.states.outdated(published.fragment)
-        self._parts.feed(m.MergeDone(update=self._offer(published, body)))
+        parts = zip(action.parts, published.trimmed, strict=True)
+        trimmed = tuple((part.id, share) for part, share in parts if share)
+        self._parts.feed(m.MergeDone(update=self._offer(published, body), trimmed=trimmed, plain=published.plain))
 
     def _offer(self, published: Published, body: Joined) -> Update:
         """Put an update's body on the shelf and describe it."""

@@ -31,9 +31,10 @@ from zdiloco.tensor.blocks import blocks, is_finite, scratch_for, square_sum
 from zdiloco.tensor.codecs import get_codec
 from zdiloco.tensor.delta import GRIDS, on_grid
 from zdiloco.tensor.layout import Fragment, Layout
-from zdiloco.tensor.merge import Weighted, merge
+from zdiloco.tensor.merge import Weighted
 from zdiloco.tensor.outer import OuterParams, outer_step_
 from zdiloco.tensor.partial import split_bundle
+from zdiloco.tensor.robust import merge_robust
 from zdiloco.tensor.screen import screen
 from zdiloco.units import NO_STAMP, Epoch, FragmentId, MemberKey, Merged, Stamp
 from zdiloco.wire.bodies import decode_map, split_update
@@ -237,12 +238,13 @@ class SyncerBody:
             for part, payload in zip(action.parts, payloads, strict=True)
         ]
         is_buffers = state.fragment.is_buffers
-        gradient = merge(state.fragment, contributions, "avg" if is_buffers else self._params.method)
+        method = "avg" if is_buffers else self._params.method
+        merged = merge_robust(state.fragment, contributions, method, self._params.robust)
         outer = _BUFFERS_OUTER if is_buffers else self._params.outer
         # Contributions to buffers are -values: their mean takes Theta's place, whatever R they were made on.
         theta = torch.zeros_like(state.theta) if is_buffers else state.theta.clone()
         buf = state.buf.clone() if state.buf is not None else None
-        buf = outer_step_(theta, buf, gradient, outer)
+        buf = outer_step_(theta, buf, merged.gradient, outer)
         grid, delta_codec = self._codec_of(state.fragment), NO_DELTA if is_buffers else self._params.delta_codec
         issued = issue(theta, Issue(value=state.value, grid=state.codec), grid, delta_codec)
         _check_finite(state.fragment, theta, issued)
@@ -250,6 +252,7 @@ class SyncerBody:
         state.theta, state.buf, state.value, state.codec, state.proof = theta, buf, issued.value, issued.grid, ""
         state.revision = self._next_revision()
         published = self._published(state, action.merged, full=False)
+        published = replace(published, trimmed=merged.trimmed, plain=merged.plain)
         if issued.delta is None:
             return published
         return replace(published, codec=delta_codec, value=issued.delta, base=base)

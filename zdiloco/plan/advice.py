@@ -96,7 +96,8 @@ def _remedy(region: Region, fleet: Fleet, model: Model, settings: Settings, way:
             for each in later
         ]
         premerged = replace(settings, relay=replace(settings.relay, premerge=True))
-        tries.append(("a relay with relay.premerge = true", premerged, True))
+        if settings.merge.robust == "none":  # else each has to be seen
+            tries.append(("a relay with relay.premerge = true", premerged, True))
     else:
         tries += [
             (f"merge.delta_codec = '{each}'", replace(settings, merge=replace(settings.merge, delta_codec=each)), False)
