@@ -25,8 +25,8 @@ class Published:
     """One published state of a fragment: `value` in `codec`, as (n,) u8; `record` is of this version or in sums.
 
     `digest`: of the whole value on its grid, also where `value` is a delta to the state of stamp `base`. `proof`: of
-    that value and the whole map; empty where there are no keys. `trimmed`: of each part of its merge the share of values
-    that were left out; `plain`: why that merge was not robust; empty: it was as it was to be.
+    that value and the whole map; empty where there are no keys. `trimmed`: of each part of its merge the share of
+    values that were left out; `plain`: why that merge was not robust; empty: it was as it was to be.
     """
 
     fragment: FragmentId
