@@ -5,8 +5,8 @@ import pytest
 from tests.core.samples import ANN, BODY, EPOCH, NEXT_EPOCH
 from zdiloco.core.joining import HELLO_MOST_S, TABLE, Hail, LearnerPhase, LearnerTurn
 from zdiloco.core.learner import LearnerMachine
-from zdiloco.core.machine import SYNCER, Received, Send, Started, TimerDue
-from zdiloco.core.messages import Beat, Pull, Update, Welcome
+from zdiloco.core.machine import SYNCER, Received, Send, Started, StepDone, TimerDue
+from zdiloco.core.messages import Beat, Pull, Report, Update, Welcome
 from zdiloco.core.params import LearnerParams, SyncParams
 from zdiloco.units import Epoch, Stamp
 
@@ -84,3 +84,16 @@ def test_a_newcomer_that_is_welcomed_by_a_successor_asks_for_its_state() -> None
     beat = Beat(epoch=NEXT_EPOCH, open_rounds=(), versions=(2,), stable=(2,), progress=0.0)
     learner.handle(Received(key=SYNCER, message=beat), 0.4)
     assert Send(key=SYNCER, message=Pull(fragment=0)) in learner.handle(welcome(NEXT_EPOCH, 2), 0.5)
+
+
+def test_reports_before_the_first_contribution_are_bounded_however_fast_the_steps_are() -> None:
+    """Also where there is no quorum for hours, and so no contribution: at 5000 steps a second it says 100 words."""
+    learner = LearnerMachine(ANN, SyncParams(), LearnerParams(), shares=(1.0,), layout_digest="layout")
+    learner.handle(Started(), 0.0)
+    learner.handle(welcome(EPOCH, 0), 0.1)
+    learner.phase = LearnerPhase.TRAINING
+    said = 0
+    for step in range(5000):
+        actions = learner.handle(StepDone(tokens=4, seconds=0.0002), 1.0 + step / 5000)
+        said += sum(isinstance(action, Send) and isinstance(action.message, Report) for action in actions)
+    assert 90 <= said <= 101

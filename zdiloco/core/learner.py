@@ -63,6 +63,8 @@ from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Stamp
 _P, _T = LearnerPhase, LearnerTurn
 LEAVE_S = 4.0
 """How long a learner that leaves goes on pushing."""
+FIRST_REPORTS_S = 0.01
+"""Reports before the first contribution are at most so frequent: the syncer wants to know the pace soon."""
 
 
 class LearnerMachine:
@@ -209,8 +211,10 @@ class LearnerMachine:
         return self.borrowing.begin() + self.lending.end() + self._say_hello(now)
 
     def _report(self, now: float) -> list[LearnerAction]:
-        early = not self.outflow.contributed or now - self.reported_at >= self.sync.report_every_s
-        if self.phase is not _P.TRAINING or not early:
+        every_s = self.sync.report_every_s
+        if not self.outflow.contributed:
+            every_s = min(FIRST_REPORTS_S, every_s)
+        if self.phase is not _P.TRAINING or now < self.reported_at + every_s:
             return []
         self.reported_at = now
         return [Send(key=SYNCER, message=report_of(self))]
