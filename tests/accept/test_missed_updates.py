@@ -10,7 +10,7 @@ from zdiloco.core.messages import Beat
 from zdiloco.node.learner import LearnerNode
 from zdiloco.node.learner_body import LearnerBody
 from zdiloco.node.publishing import Published
-from zdiloco.node.roads import Arrival
+from zdiloco.node.reading import Arrival
 from zdiloco.node.sockets import Road
 from zdiloco.node.syncer_body import SyncerBody
 from zdiloco.units import Stamp

@@ -69,8 +69,8 @@ def test_the_words_of_unwelcome_are_those_that_the_syncer_says() -> None:
         for keyword in node.keywords
         if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
     }
-    elsewhere = {  # node/roads.py, which reads bytes; a relay; a process to itself, and again node/roads.py
-        tables.Unwelcomes.VERSION, tables.Unwelcomes.ROOM, tables.Unwelcomes.KEY,
+    elsewhere = {  # node/reading.py, which reads bytes; a relay; a process to itself, and again node/reading.py
+        tables.Unwelcomes.VERSION, tables.Unwelcomes.ROOM, tables.Unwelcomes.KEY, tables.Unwelcomes.BANNED,
     }  # fmt: skip
     assert said == {*tables.Unwelcomes} - elsewhere
 

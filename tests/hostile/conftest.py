@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.accept.conftest import stage  # noqa: F401 - a fixture
-from tests.hostile.scene import Scene
+from tests.hostile.scene import OPEN, Scene
 from tests.node.conftest import run_of  # noqa: F401 - a fixture
 from tests.node.relay_stage import stage_of  # noqa: F401 - a fixture
 
@@ -17,7 +17,7 @@ def scene_of(run_of: Any, zctx: Any) -> Iterator[Callable[[int], Scene]]:  # noq
     scenes: list[Scene] = []
 
     def make(learners: int) -> Scene:
-        scenes.append(Scene(run_of(sync={"budget_bytes": 2**20}), zctx, learners))
+        scenes.append(Scene(run_of(sync={"budget_bytes": 2**20}, net=OPEN), zctx, learners))
         return scenes[-1]
 
     yield make

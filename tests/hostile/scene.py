@@ -8,6 +8,11 @@ from tests.node.test_loopback import assert_balanced, node_of
 from zdiloco.units import MemberKey
 
 EVE = MemberKey("eve", 666)
+OPEN = {
+    "most_offences": 2**53, "peer_messages_per_s": 1e9, "messages_per_s": 1e9, "peer_unasked_bytes_per_s": 1e12,
+    "unasked_bytes_per_s": 1e12,
+}  # fmt: skip
+"""Limits that nobody meets: for what must hold behind them."""
 
 
 class Scene:

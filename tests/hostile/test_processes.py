@@ -20,6 +20,7 @@ import zmq
 
 from tests.accept.stage import SLOW_MACHINE_S, Child, Stage, assert_balanced
 from tests.hostile.enemy import PORTS, Enemy, greeting, nonsense
+from tests.hostile.scene import OPEN
 from zdiloco.core import messages as w
 from zdiloco.node.sockets import BULK_HWM, Road, bulk_hwm
 from zdiloco.units import MemberKey
@@ -73,7 +74,7 @@ class Scene:
     def __init__(self, stage: Stage) -> None:
         stage.write(
             sync={"budget_bytes": 16 * MB, "sync_period": 4, "checkpoint_every_s": 5.0},
-            net={"chunk_bytes": CHUNK, "window_bytes": WINDOW, "stall_s": 1.0},
+            net={"chunk_bytes": CHUNK, "window_bytes": WINDOW, "stall_s": 1.0, **OPEN},
         )
         self.stage = stage
         self.syncer = stage.cold_sync()

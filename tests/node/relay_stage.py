@@ -17,7 +17,8 @@ from zdiloco.core.messages import Heartbeat, Hello, Update
 from zdiloco.errors import ConfigError
 from zdiloco.node import relay as relay_file
 from zdiloco.node.params import NetParams
-from zdiloco.node.roads import Arrival, Roads
+from zdiloco.node.reading import Arrival
+from zdiloco.node.roads import Roads
 from zdiloco.node.sockets import Road, dialling, identity_of, serving
 from zdiloco.units import NO_EPOCH, Epoch, MemberKey, Stamp
 from zdiloco.wire.assembly import Outcome

@@ -12,9 +12,10 @@ from zdiloco.node import relay_lanes
 from zdiloco.node.clock import monotonic
 from zdiloco.node.entrance import Entrance
 from zdiloco.node.params import NetParams, RelayParams
+from zdiloco.node.reading import Arrival
 from zdiloco.node.relay_lanes import Lane, Lanes
 from zdiloco.node.relay_loop import RelayLoop, Station
-from zdiloco.node.roads import Arrival, Roads
+from zdiloco.node.roads import Roads
 from zdiloco.node.sockets import Road
 from zdiloco.node.wake import Wake
 from zdiloco.units import NO_EPOCH, MemberKey

@@ -40,6 +40,8 @@ class Unwelcomes(StrEnum):
     """The syncer has no sealed epoch yet: it says hello again a little later."""
     ROOM = "room"
     """The relay that it dials has as many learners as it may have: it says hello again a little later."""
+    BANNED = "banned"
+    """It has sent too much of what is no message, not its to say, or beyond a limit: for a while nothing is read."""
 
 
 Table = Mapping[tuple[Any, Any], StrEnum]

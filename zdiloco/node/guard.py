@@ -128,6 +128,13 @@ class Guard:
         code, text = (b"400", b"not allowed") if why else (b"200", b"OK")
         return [version, number, code, text, b"" if why else key.encode(), b""]
 
+    def owner_of(self, frame: Any) -> str:
+        """Whose key this frame came by; empty: a stranger's."""
+        try:
+            return self.allowed.name_of(frame.get("User-Id"))
+        except zmq.ZMQError:
+            return ""
+
     def why_silent(self, frame: Any, name: str, message: object) -> str:
         """Why whoever sent this frame may not say this under that learner's name; empty: it may."""
         try:

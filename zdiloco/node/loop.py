@@ -91,6 +91,8 @@ class Loop:
                 break
             self.between(self._clock())
             self.roads.flush(BULK_AT_ONCE)
+        if self.roads.gate:
+            self.roads.gate.turn()
         role.on_time(self._clock())
         self.roads.flush(BULK_AT_ONCE)
         self.service.turn(self._clock())
@@ -103,23 +105,25 @@ class Loop:
             self.guard.serve()
 
     def _drain(self, road: Road, most: int, role: Role) -> bool:
-        """Take what is there on one road, `most` at once; True: there may be more."""
+        """Take what is there on one road, `most` at once; True: there may be more. Where all of that was for nothing it
+        is a flood, and the library, which takes the peers in turn, had nothing else to hand out."""
         if road not in self.roads.sockets or (self.roads.server and road in (Road.CONTROL_CAST, Road.BULK_CAST)):
             return False
-        taken = 0
+        taken = useful = 0
         for arrival in self.roads.receive(road, most):
             taken += 1
             if arrival is None:
                 continue
+            useful += 1
             try:
                 if arrival.payload is None:
                     role.on_message(arrival.key, arrival.message, self._clock())
                 else:
                     role.on_chunk(arrival.key, arrival.message, arrival.payload, self._clock())
             except PeerError as error:
-                self.roads.of(arrival.key).malformed[type(error).__name__] += 1
+                self.roads.offends(arrival.key, type(error).__name__)
                 log.debug("peer %s: %s", arrival.key.name, error)
-        return taken == most
+        return taken == most and useful > 0
 
     def _poll(self, role: Role) -> None:
         now = self._clock()

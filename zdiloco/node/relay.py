@@ -7,30 +7,30 @@ passed on as they come; what a learner lacks of them, and whole states, it gets 
 
 import logging
 import threading
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from zdiloco.core.machine import SYNCER
-from zdiloco.core.messages import Hello, Status, StatusQuery, Unwelcome, Update
+from zdiloco.core.messages import Hello, StatusQuery, Unwelcome, Update
 from zdiloco.errors import ConfigError, MachineError, ZdilocoError
 from zdiloco.node.clock import Clock, monotonic
+from zdiloco.node.connections import Connections
+from zdiloco.node.gate import Gate
 from zdiloco.node.guard import guard_of
 from zdiloco.node.keys import keys_of
 from zdiloco.node.params import NetParams, RelayParams
+from zdiloco.node.reading import Arrival
 from zdiloco.node.relay_far import STATION, FarLink
 from zdiloco.node.relay_lanes import Lane, Lanes, Passed
 from zdiloco.node.relay_loop import RelayLoop, Station
 from zdiloco.node.relay_roads import credited, most_sockets, open_descriptors, region_again, region_roads
-from zdiloco.node.relay_status import relay_status
-from zdiloco.node.roads import Arrival
+from zdiloco.node.relay_status import NAME, Answers
 from zdiloco.node.service import NOBODY, Service
 from zdiloco.node.sockets import Road, cast_hwm, check_library, is_connected, new_incarnation, widen
 from zdiloco.node.wake import Wake
 from zdiloco.units import MemberKey
-from zdiloco.wire.bodies import encode_map
 from zdiloco.wire.cache import UPSTREAM, Cache
 from zdiloco.wire.lag import Lag
 from zdiloco.wire.outbox import ChunkOut, Outbox
@@ -41,17 +41,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAME = "relay"
-"""What a relay is called upstream, where it fetches for itself."""
 STOP_DRAIN_S = 1.0
 LINGER_MS = 300
 FIRST_NOTICE_S = 1.0
 SWEEP_S = 1.0
 LOOK_S = 0.1
 """How often a relay without an upstream looks whether it is there."""
-MOST_ANSWERS = 16
-"""Answers about itself that are held at once."""
-FRESH_S = 0.2
 
 
 class RelayNode:
@@ -75,9 +70,8 @@ class RelayNode:
         self.reason = "not started"
         self.failure: BaseException | None = None
         self._noticed = self._closed = self._stop_asked = False
-        self._answers: deque[Status] = deque()
-        self._answered, self._fresh_until = 0, float("-inf")
         self._outbox = Outbox()
+        self._answers = Answers(self, self._outbox)
         self.region_passed = Passed()
         self._sweep_at = clock() + SWEEP_S
         open_descriptors(net, params)
@@ -93,7 +87,9 @@ class RelayNode:
 
     def _open(self, terms: "Terms | None") -> None:
         keys = keys_of(self.net, NAME)
-        self.region = region_roads(self._context, self.region_net, guard_of(self._context, self.net, keys))
+        guard = guard_of(self._context, self.net, keys)
+        gate = Gate(self.net, guard, self.clock, Connections(self._context, self.net, self.clock))
+        self.region = region_roads(self._context, self.region_net, gate, guard)
         self.far = FarLink(self._context, self.net, self.key, self.cache, keys)
         self.up = self.far.roads
         entrance = self.far.lanes_entrance
@@ -150,6 +146,8 @@ class RelayNode:
 
     def _look_again(self) -> None:
         guard = self.region.guard
+        if self.region.gate:
+            self.region.gate.release_all()
         if guard is None:
             log.warning("there are no keys (net.keys): nothing to read anew")
         elif guard.reload():
@@ -204,7 +202,7 @@ class RelayNode:
                 lane.push(message, payload)
             return
         if isinstance(message, StatusQuery) and message.relay:
-            self._answer(key, now)
+            self._answers.say(key, now)
             return
         transfer = message.transfer if isinstance(message, Credit | Gone) else None
         if transfer not in self._outbox:  # only who has a lane is served: what is known of it goes with the lane
@@ -270,20 +268,6 @@ class RelayNode:
                 followed = self.lag.of(chunk.peer)
                 followed.repaired_chunks += 1
                 followed.repaired_bytes += chunk.view.nbytes
-
-    def _answer(self, key: MemberKey, now: float) -> None:
-        """Say how this relay is; all who ask at about the same time get the same answer."""
-        if now >= self._fresh_until:
-            if len(self._answers) >= MOST_ANSWERS:
-                oldest = self._answers.popleft()
-                self._outbox.drop(oldest.body.transfer)
-                self.region.drop_everywhere(oldest.body.transfer)
-            self._answered += 1
-            name = f"{NAME}/{self.key.incarnation:x}/{self._answered}"
-            body = self._outbox.add(name, encode_map(relay_status(self)), self.net.chunk_bytes)
-            self._answers.append(Status(body=body))
-            self._fresh_until = now + FRESH_S
-        self.region.send(key, self._answers[-1])
 
     # ---- from upstream
 
@@ -351,6 +335,8 @@ class RelayNode:
 
     def on_time(self, now: float) -> None:
         """Inputs are drained: fetch what is missing, and see who is gone."""
+        if self.region.gate:
+            self.region.gate.turn()
         if self.region.guard:
             self.region.guard.serve()
             if self.region.guard.expired():

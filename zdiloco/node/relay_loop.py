@@ -15,7 +15,8 @@ import zmq
 from zdiloco.errors import PeerError
 from zdiloco.node.clock import Clock
 from zdiloco.node.loop import BULK_AT_ONCE, CONTROL_AT_ONCE, DRAIN_MAX_S, IDLE_S, RETRY_S
-from zdiloco.node.roads import Arrival, Roads
+from zdiloco.node.reading import Arrival
+from zdiloco.node.roads import Roads
 from zdiloco.node.service import NOBODY, Service
 from zdiloco.node.sockets import Road
 from zdiloco.node.wake import Wake
@@ -133,7 +134,7 @@ class RelayLoop:
             try:
                 station.take(road, arrival, self._clock())
             except PeerError as error:
-                station.roads.of(arrival.key).malformed[type(error).__name__] += 1
+                station.roads.offends(arrival.key, type(error).__name__)
                 log.debug("peer %s: %s", arrival.key.name, error)
 
     def _flush(self) -> None:

@@ -10,6 +10,7 @@ from zdiloco.errors import ConfigError
 from zdiloco.node.clock import Clock
 from zdiloco.node.dialler import Dialler
 from zdiloco.node.entrance import Entrance
+from zdiloco.node.gate import Gate
 from zdiloco.node.guard import Guard
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.roads import Roads
@@ -23,22 +24,24 @@ PER_STRIPE = 3
 OWN = 64
 
 
-def region_roads(context: Context, net: NetParams, guard: Guard | None = None) -> Roads:
+def region_roads(context: Context, net: NetParams, gate: Gate, guard: Guard | None = None) -> Roads:
     """Bind the four roads of the region, of which the bulk broadcast tells whether anybody takes it. Raises ConfigError
     where that may not or cannot be."""
-    sockets = {road: _bound(context, road, net, guard) for road in Road}
-    return Roads(sockets, server=True, most_stripes=net.stripes, guard=guard)
+    roads = Roads({}, server=True, most_stripes=net.stripes, guard=guard, gate=gate)
+    roads.sockets.update((road, _bound(context, road, net, roads)) for road in Road)
+    return roads
 
 
-def _bound(context: Context, road: Road, net: NetParams, guard: Guard | None) -> Socket:
+def _bound(context: Context, road: Road, net: NetParams, roads: Roads) -> Socket:
     mark = bulk_hwm(net.window_bytes, net.chunk_bytes) if road is Road.BULK else 0
-    return serving(context, road, net, mark, tells=road is Road.BULK_CAST, guard=guard)
+    made = roads.gate.connections if roads.gate else None
+    return serving(context, road, net, mark, tells=road is Road.BULK_CAST, guard=roads.guard, connections=made)
 
 
 def region_again(context: Context, net: NetParams, roads: Roads, clock: Clock) -> None:
     """Bind them all anew: whoever is connected has to come back."""
     for road, old in list(roads.sockets.items()):
-        roads.sockets[road] = bound_again(old, partial(_bound, context, road, net, roads.guard), clock)
+        roads.sockets[road] = bound_again(old, partial(_bound, context, road, net, roads), clock)
 
 
 def lane_roads(context: Context, entrance: Entrance, key: MemberKey) -> Roads:

@@ -5,14 +5,49 @@ Rule: builtins only, finite numbers only, bounded by the number of learners behi
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from zdiloco.core.machine import SYNCER
+from zdiloco.core.messages import Status
 from zdiloco.node.about import about
+from zdiloco.units import MemberKey
+from zdiloco.wire.bodies import encode_map
+from zdiloco.wire.outbox import Outbox
 
 if TYPE_CHECKING:
     from zdiloco.node.relay import RelayNode
     from zdiloco.node.relay_lanes import Lane
+
+NAME = "relay"
+"""What a relay is called upstream, where it fetches for itself."""
+MOST_ANSWERS = 16
+"""Answers about itself that are held at once."""
+FRESH_S = 0.2
+
+
+class Answers:
+    """What a relay says to those who ask about it: all who do at about the same time are told the same."""
+
+    def __init__(self, relay: RelayNode, outbox: Outbox) -> None:
+        self._relay, self._outbox = relay, outbox
+        self._held: deque[Status] = deque()
+        self._count, self._fresh_until = 0, float("-inf")
+
+    def say(self, key: MemberKey, now: float) -> None:
+        """Say how this relay is."""
+        relay = self._relay
+        if now >= self._fresh_until:
+            if len(self._held) >= MOST_ANSWERS:
+                oldest = self._held.popleft()
+                self._outbox.drop(oldest.body.transfer)
+                relay.region.drop_everywhere(oldest.body.transfer)
+            self._count += 1
+            name = f"{NAME}/{relay.key.incarnation:x}/{self._count}"
+            body = self._outbox.add(name, encode_map(relay_status(relay)), relay.net.chunk_bytes)
+            self._held.append(Status(body=body))
+            self._fresh_until = now + FRESH_S
+        relay.region.send(key, self._held[-1])
 
 
 def relay_status(relay: RelayNode) -> dict[str, Any]:
@@ -40,6 +75,7 @@ def relay_status(relay: RelayNode) -> dict[str, Any]:
             "bytes_down": relay.region_passed.bytes_up + sum(counts.bytes_up for counts in region),
             "strangers": dict(relay.region.strangers),
             "malformed": sum(sum(counts.malformed.values()) for counts in region),
+            "limits": relay.region.gate.status() if relay.region.gate else {},
         },
         "cache": _cache(relay),
         "waiting_bytes": relay.waiting_bytes,

@@ -2,34 +2,29 @@
 
 Rule: a send never blocks and never raises because of a peer. A control message that the socket refuses waits in a
 bounded queue of its peer, the oldest going first over board (the machines repeat what matters); a chunk waits once,
-however often the peer asks for it, so what is on offer bounds the queue. What a peer sends and does not parse is
-counted, and that is all; but one that speaks another version of the protocol is told so in ours, which it cannot read
-either, and so learns it.
+however often the peer asks for it, so what is on offer bounds the queue.
 """
 
-import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any
 
 import zmq
 
 from zdiloco.core.machine import SYNCER
-from zdiloco.core.messages import Heartbeat, Hello, Receipt, Report, StatusQuery, Unwelcome
-from zdiloco.errors import ConfigError, MalformedFrame, PeerError, VersionMismatch
-from zdiloco.node.counts import Counts
+from zdiloco.core.messages import Heartbeat, Hello, Receipt, Report, StatusQuery
+from zdiloco.node.counts import MAX_COUNTED, Counts, PeerCounts
+from zdiloco.node.gate import Gate
 from zdiloco.node.guard import Guard
-from zdiloco.node.sockets import Address, Road, address_of, identity_of
+from zdiloco.node.reading import Arrival, Frames, Reader
+from zdiloco.node.sockets import Road, identity_of
 from zdiloco.units import MemberKey
-from zdiloco.wire.encoding import decode, encode
-from zdiloco.wire.invitations import Join
+from zdiloco.wire.encoding import encode
 from zdiloco.wire.outbox import ChunkOut
 from zdiloco.wire.stripes import Stripes
-from zdiloco.wire.transfer import Chunk
-
-log = logging.getLogger(__name__)
+from zdiloco.wire.transfer import Credit
 
 CONTROL_WAITING = 256
 """Most control messages that wait for one peer; above it the oldest is dropped."""
@@ -37,17 +32,6 @@ MOST_CHUNKS = 1024
 """Chunks that may wait for one peer before its credits are passed over: it reads nothing, and asks for ever more."""
 NEWEST_ONLY = (Hello, Heartbeat, Receipt, Report, StatusQuery)
 """What says how things are now: of those that wait, only the last one is worth sending."""
-MAX_COUNTED = 4096
-"""Most peers whose counts are kept: incarnations come and go."""
-Frames = list[Any]
-
-
-class Arrival(NamedTuple):
-    """One decoded message and its payload (None: it has none); `payload` is a read-only view of the frame."""
-
-    key: MemberKey
-    message: Any
-    payload: memoryview | None
 
 
 class Offered(Enum):
@@ -63,24 +47,22 @@ class Roads:
     """The sockets of one process. `server` says whether they are ROUTER and PUB, or DEALER and SUB.
 
     `more`: a learner's bulk stripes beyond the first; `most_stripes`: how many of each learner a server tries; `guard`:
-    judges what a server is told, by the key of who tells it.
+    judges what a server is told, by the key of who tells it; `gate`: what of it is read at all.
     `waiting_of`: bytes of chunks that wait to be sent, by transfer; `waiting_bytes`: of all of them.
     """
 
     def __init__(
         self, sockets: Mapping[Road, "zmq.Socket[bytes]"], *, server: bool, most_stripes: int = 1,
-        guard: Guard | None = None,
+        guard: Guard | None = None, gate: Gate | None = None,
     ) -> None:  # fmt: skip
-        self.guard = guard
+        self.guard, self.gate = guard, gate
         self.sockets = dict(sockets)
         self.more: list[zmq.Socket[bytes]] = []
         self.server, self.most_stripes = server, most_stripes
-        self.counts: dict[MemberKey, Counts] = {}
-        self.strangers: Counter[str] = Counter()
-        self.version = ""
+        self.counts = PeerCounts()
+        self._reader = Reader(self.counts, self._answer, server=server, guard=guard, gate=gate)
         self.waiting_of: Counter[str] = Counter()
         self.waiting_bytes = 0
-        self._understood = False
         self._control: dict[MemberKey, deque[tuple[type, bytes]]] = {}
         self._bulk: dict[MemberKey, OrderedDict[tuple[str, int], ChunkOut]] = {}
         self._stripes: dict[MemberKey, Stripes] = {}
@@ -116,50 +98,20 @@ class Roads:
         return None
 
     def _parse(self, road: Road, frames: Frames) -> Arrival | None:
-        identity = frames.pop(0).bytes if self.server else b""
-        address = address_of(identity) if self.server else Address(SYNCER, 0, "")
-        if address is None or (road is Road.CONTROL and address.stripe):  # words come on no stripe
-            self.strangers["identity"] += 1
+        found = self._reader.read(road, frames)
+        if found is None:
             return None
-        key = address.key
-        try:
-            message = _message(road, frames)
-        except VersionMismatch as error:
-            self._count_down(key, frames)
-            self._other_version(road, identity, key, error)
-            return None
-        except PeerError:
-            self._count_down(key, frames)
-            self.of(key).malformed["frame"] += 1
-            return None
-        if self.server and not self._believed(road, identity, key, message, frames[0]):
-            return None
-        self._count_down(key, frames)
-        if self.server and (address.token != self._tokens.get(key, "") or isinstance(message, Hello | Heartbeat)):
-            self._remember(key, address.token)
-        self._understood = True
-        return Arrival(key, message, frames[1].buffer if len(frames) == 2 else None)
+        arrival, token = found
+        fresh = isinstance(arrival.message, Hello | Heartbeat)
+        if self.server and (fresh or token != self._tokens.get(arrival.key, "")):
+            self._remember(arrival.key, token)
+        return arrival
 
-    def _believed(self, road: Road, identity: bytes, key: MemberKey, message: Any, frame: Any) -> bool:
-        """Whether whoever sent this is who it says. One that may not is told so where it says hello."""
-        if self.guard and (why := self.guard.why_silent(frame, key.name, message)):
-            self.strangers["key"] += 1
-            if isinstance(message, Hello | Join) and road is Road.CONTROL:
-                self._answer(identity, Unwelcome(reason="key", text=why, fatal=True))
-            return False
-        if isinstance(message, Hello) and (message.name, message.incarnation) != key:
-            self.strangers["hello"] += 1  # it speaks for somebody else
-            return False
-        return True
-
-    def _other_version(self, road: Road, identity: bytes, key: MemberKey, error: VersionMismatch) -> None:
-        counts = self.of(key)
-        counts.malformed["version"] += 1
-        self.version = self.version or str(error)
-        if self.server and road is Road.CONTROL:
-            if counts.malformed["version"] == 1:
-                log.warning("%s is turned away why=%r", key.name, str(error))
-            self._answer(identity, Unwelcome(reason="version", text=str(error), fatal=True))
+    def offends(self, key: MemberKey, why: str) -> None:
+        """Count what a peer that is believed has sent and should not have."""
+        self.of(key).malformed[why] += 1
+        if self.gate:
+            self.gate.offends_as(key, why)
 
     def _answer(self, identity: bytes, message: Any) -> None:
         """Tell one connection, whoever it says to be: it is not believed, so nothing waits for it."""
@@ -175,13 +127,19 @@ class Roads:
 
     def check_version(self) -> None:
         """Raise ConfigError where nothing but another version of the protocol was ever heard; both are named."""
-        if self.version and not self._understood:
-            raise ConfigError(self.version)
+        self._reader.check_version()
+
+    @property
+    def strangers(self) -> Counter[str]:
+        """What came from nobody, or from somebody under a name that is not its own, by what was wrong."""
+        return self._reader.strangers
 
     # ---- sending
 
     def send(self, key: MemberKey, message: Any) -> None:
         """Send a control message to one peer, or queue it behind those that wait."""
+        if self.gate and isinstance(message, Credit):
+            self.gate.was_asked(key, message.upto - message.received)
         header = encode(message)
         waiting = self._control.get(key)
         kind = type(message)
@@ -225,7 +183,7 @@ class Roads:
             self._cast(Road.BULK_CAST, [encode(chunk.header), chunk.view])
 
     def _cast(self, road: Road, frames: Frames) -> None:
-        self._count_up(SYNCER, frames)
+        self.counts.up(SYNCER, frames)
         self.sockets[road].send_multipart(frames, zmq.NOBLOCK, copy=False)
 
     def flush(self, most_chunks: int) -> None:
@@ -301,19 +259,16 @@ class Roads:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return Offered.NOWHERE
-        self._count_up(key, frames)
+        self.counts.up(key, frames)
+        if self.gate:
+            self.gate.was_sent(key)
         return Offered.TAKEN
 
     # ---- state
 
     def of(self, key: MemberKey) -> Counts:
-        """The counts of this peer; of very many peers, those that came last are remembered."""
-        found = self.counts.get(key)
-        if found is None:
-            if len(self.counts) >= MAX_COUNTED:
-                del self.counts[next(iter(self.counts))]
-            found = self.counts[key] = Counts()
-        return found
+        """The counts of this peer."""
+        return self.counts.of(key)
 
     def stripes_of(self, key: MemberKey) -> Stripes:
         """The bulk connections to this peer, and which of them rest."""
@@ -324,16 +279,6 @@ class Roads:
             count = self.most_stripes if self.server else 1 + len(self.more)
             found = self._stripes[key] = Stripes(count)
         return found
-
-    def _count_up(self, key: MemberKey, frames: Frames) -> None:
-        counts = self.of(key)
-        counts.frames_up += len(frames)
-        counts.bytes_up += sum(len(frame) for frame in frames)
-
-    def _count_down(self, key: MemberKey, frames: Frames) -> None:
-        counts = self.of(key)
-        counts.frames_down += len(frames)
-        counts.bytes_down += sum(len(frame) for frame in frames)
 
     def _waiting_grows(self, transfer: str, nbytes: int) -> None:
         self.waiting_bytes += nbytes
@@ -381,16 +326,6 @@ class Roads:
         """Close every socket; what lies in them has so long to leave. Harmless when repeated."""
         for socket in (*self.sockets.values(), *self.more):
             socket.close(linger_ms)
-        if self.guard:
-            self.guard.close()
-
-
-def _message(road: Road, frames: Frames) -> Any:
-    """What a header says. Raises MalformedFrame, VersionMismatch."""
-    if not 1 <= len(frames) <= 2:
-        raise MalformedFrame(f"{len(frames)} frames; allowed is a header and one payload")
-    message = decode(frames[0].buffer)
-    words = road in (Road.CONTROL, Road.CONTROL_CAST)
-    if isinstance(message, Chunk) != (len(frames) == 2) or words != (len(frames) == 1):
-        raise MalformedFrame("a payload belongs to a chunk, and a chunk to the bulk road")
-    return message
+        for door in (self.gate, self.guard):
+            if door:
+                door.close()

@@ -19,6 +19,7 @@ import zmq
 from zdiloco.errors import ConfigError
 from zdiloco.knobs import NAME
 from zdiloco.node.clock import Clock
+from zdiloco.node.connections import Connections
 from zdiloco.node.entrance import Entrance
 from zdiloco.node.guard import Guard
 from zdiloco.node.params import LOOPBACK, NetParams
@@ -63,7 +64,6 @@ EVERY: Mapping[int, int] = {
     zmq.TCP_KEEPALIVE_IDLE: 10,
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 3,
-    zmq.HANDSHAKE_IVL: 10_000,  # strangers that connect and say nothing are cut off
     zmq.BACKLOG: 4_096,  # the whole fleet dials within half a second of a syncer's return; 100 would turn it away
 }
 ROUTER: Mapping[int, int] = {
@@ -147,11 +147,18 @@ def stripe_marks(road: Road, params: NetParams) -> Mapping[int, int]:
 SUBSCRIPTIONS: Mapping[int, int] = {zmq.MAXMSGSIZE: MAX_CONTROL_FRAME}  # of a publisher that tells who subscribes
 
 
+def handshake(params: NetParams) -> Mapping[int, int]:
+    """Strangers that connect and do not shake hands are cut off, however little by little they speak."""
+    return {zmq.HANDSHAKE_IVL: round(1000 * params.handshake_s)}
+
+
 def serving(
-    context: Context, road: Road, params: NetParams, hwm: int = 0, *, tells: bool = False, guard: Guard | None = None
+    context: Context, road: Road, params: NetParams, hwm: int = 0, *, tells: bool = False, guard: Guard | None = None,
+    connections: Connections | None = None,
 ) -> Socket:  # fmt: skip
     """Make and bind the syncer's end of a road. `hwm`: replaces both marks of the table when above zero; `tells`: a
-    broadcast says, by what is received on it, whether anybody subscribes (`subscribed`); `guard`: who lets people in.
+    broadcast says, by what is received on it, whether anybody subscribes (`subscribed`); `guard`: who lets people in;
+    `connections`: who counts them.
 
     Raises ConfigError where the address is not loopback and there is neither a guard nor `net.insecure`, or it is taken
     or not ours.
@@ -162,8 +169,10 @@ def serving(
     socket = context.socket((zmq.XPUB if tells else zmq.PUB) if cast else zmq.ROUTER)
     marks: Mapping[int, int] = {zmq.SNDHWM: hwm, zmq.RCVHWM: hwm} if hwm else {}
     told = SUBSCRIPTIONS if tells else {}
-    _set(socket, EVERY, _ROAD[road], {} if cast else ROUTER, marks, stripe_marks(road, params), told)
+    _set(socket, EVERY, handshake(params), _ROAD[road], {} if cast else ROUTER, marks, stripe_marks(road, params), told)
     _set(socket, guard.options() if guard else {})
+    if connections:
+        connections.follow(socket)
     return _bound(socket, _endpoint(params.listen, params.port, road))
 
 
@@ -175,7 +184,8 @@ def dialling(
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
     socket = context.socket(zmq.SUB if cast else zmq.DEALER)
     mark: Mapping[int, int] = {zmq.RCVHWM: hwm} if hwm else {}
-    _set(socket, EVERY, _ROAD[road], DIALLING, {} if cast else DEALER, mark, stripe_marks(road, params))
+    _set(socket, EVERY, handshake(params), _ROAD[road], DIALLING, {} if cast else DEALER)
+    _set(socket, mark, stripe_marks(road, params))
     if entrance is not None:
         _set(socket, entrance.options())
         entrance.look_at(socket, control=road is Road.CONTROL)

@@ -50,6 +50,7 @@ def process_status(node: StatusSource) -> dict[str, Any]:
         "asked_again": inbox.counters.asked_again,
         "given_up": inbox.counters.given_up,
         "strangers": dict(node.roads.strangers),
+        "limits": node.roads.gate.status() if node.roads.gate else {},
         "peers": {_shown(key): _counts(counts) for key, counts in node.roads.counts.items()},
     }
 

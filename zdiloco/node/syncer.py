@@ -20,6 +20,8 @@ from zdiloco.core.messages import Heartbeat, Hello, Unwelcome
 from zdiloco.core.start import KnownState
 from zdiloco.core.syncer import SyncerMachine
 from zdiloco.errors import MachineError, ZdilocoError
+from zdiloco.node.connections import Connections
+from zdiloco.node.gate import Gate
 from zdiloco.node.guard import guard_of
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.invited import FOLDER
@@ -166,7 +168,8 @@ class SyncerNode:
         keys = keys_of(net, KEY_NAME, dials=False)
         self._proofs = Proofs(keys.own.secret) if keys else None
         guard = guard_of(self.context, net, keys, self.settings.run.path / FOLDER)
-        self.roads = Roads({}, server=True, most_stripes=net.stripes, guard=guard)
+        gate = Gate(net, guard, self.clock, Connections(self.context, net, self.clock))
+        self.roads = Roads({}, server=True, most_stripes=net.stripes, guard=guard, gate=gate)
         self._cast_hwm = self._hwm(layout)
         for road in Road:
             self.roads.sockets[road] = self._bound(road)
@@ -189,7 +192,9 @@ class SyncerNode:
     def _bound(self, road: Road) -> Any:
         net = self.settings.net
         mark = {Road.BULK_CAST: self._cast_hwm, Road.BULK: bulk_hwm(net.window_bytes, net.chunk_bytes)}
-        return serving(self.context, road, net, mark.get(road, 0), guard=self.roads.guard)
+        guard, gate = self.roads.guard, self.roads.gate
+        made = gate.connections if gate else None
+        return serving(self.context, road, net, mark.get(road, 0), guard=guard, connections=made)
 
     def _bind_again(self, road: Road) -> None:
         self.roads.sockets[road] = bound_again(self.roads.sockets[road], lambda: self._bound(road), self.clock)
@@ -222,13 +227,15 @@ class SyncerNode:
             self.wake.post(lambda: self._feed(m.LeaveRequested(reason=reason)))
 
     def look_again(self) -> None:
-        """Read anew who may connect; from any thread or signal handler. Where a key is no longer good all connections
-        are made anew, so that its owner is out at once, listeners, too."""
+        """Read anew who may connect, and everybody who was banned; from any thread or signal handler. Where a key is no
+        longer good all connections are made anew, so that its owner is out at once, listeners, too."""
         self.wake.post(self._service.reloads)
         self.wake.post(self._look_again)
 
     def _look_again(self) -> None:
         guard = self.roads.guard
+        if self.roads.gate:
+            self.roads.gate.release_all()
         if guard is None:
             log.warning("there are no keys (net.keys): nothing to read anew")
         elif guard.reload():

@@ -83,7 +83,7 @@ class Transfers:
         try:
             answer = self.inbox.expect(key, body, now, passive=passive, last=last, gentle=gentle)
         except PeerError as error:
-            self.roads.of(key).malformed["body"] += 1
+            self.roads.offends(key, "body")
             self._lost(key, body.transfer, str(error), now)
             return True
         if answer is Expected.FULL:
@@ -111,7 +111,7 @@ class Transfers:
         if outcome is Outcome.COMPLETE:
             self._arrived(key, chunk.transfer, now)
         elif outcome is Outcome.CORRUPT:
-            self.roads.of(key).malformed["chunk"] += 1
+            self.roads.offends(key, "chunk")
         elif outcome is Outcome.UNKNOWN and self._keeps_early:
             self._early.keep((key, chunk.transfer), chunk, payload)
         return outcome.brings
