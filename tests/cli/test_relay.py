@@ -129,3 +129,10 @@ def test_the_process_is_light_and_leaves_in_order(
     assert time.monotonic() - asked < 5.0
     assert said.splitlines()[-1].endswith("ends after SIGTERM code=0")
     say(f"relay process: serves after {started_s:.2f} s, {int(resident[1]) / 1024:.0f} MiB resident")
+
+
+def test_who_is_banned_is_told() -> None:
+    banned = {"name": "eve", "why": "frame", "until_s": 45.2, "times": 1}
+    limits = {"dropped": {}, "banned": [banned], "over": [], "connections": {}}
+    text = relay_text({**OWN, "region": {**OWN["region"], "limits": limits}})
+    assert "BANNED: eve for 45 s more, time 1: frame" in text

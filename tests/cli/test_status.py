@@ -151,3 +151,19 @@ def test_who_waits_for_whole_values_is_told_and_older_syncers_are_read() -> None
     assert line in status_text({**ANSWER, "node": node}).splitlines()
     for quiet in ({**node, "pulls": {"moving": 2, "waiting": 0}}, {"insecure": False}):
         assert "whole values" not in status_text({**ANSWER, "node": quiet})
+
+
+def test_who_is_banned_or_over_a_limit_is_told_and_older_syncers_are_read() -> None:
+    """With the reason and the seconds that are left; a syncer that has read everything says nothing of it."""
+    limits = {
+        "dropped": {"words": 1200, "banned": 7},
+        "banned": [{"name": "eve", "why": "frame", "until_s": 45.2, "times": 2}],
+        "over": [{"name": "b", "words": 1200}],
+        "connections": {"there": 4096, "most": 4096, "hung_up": 31},
+    }
+    text = status_text({**ANSWER, "node": {"insecure": False, "limits": limits}})
+    assert "BANNED: eve for 45 s more, time 2: frame" in text
+    assert "over the limit: b, dropped 1,200 words" in text
+    assert "connections: 4,096 of 4,096, hung up 31" in text
+    quiet = {"dropped": {}, "banned": [], "over": [], "connections": {"there": 8, "most": 4096, "hung_up": 0}}
+    assert status_text({**ANSWER, "node": {"insecure": False, "limits": quiet}}) == status_text(ANSWER)

@@ -57,7 +57,7 @@ class Door(Guard):
         self.allowed = Allowed(entries, {entry.key: name for name, entry in entries.items()})
         self.strangers, self._told = Counter(), set()
         self._today = lambda: datetime.date(2030, 1, 1)
-        self._day = self._today()
+        self._day = self._told_on = self._today()
 
 
 class House:
@@ -219,3 +219,15 @@ def test_without_keys_a_process_is_judged_by_its_identity() -> None:
     assert sorted(house.banned()) == ["a stranger", "eve:000000000000029a"]
     assert house.hears("?", A, BEAT).key == A
     assert house.hears("?", MemberKey("eve", 667), BEAT) is not None, "nobody can tell them apart"
+
+
+def test_strangers_are_told_of_again_on_another_day(caplog: pytest.LogCaptureFixture) -> None:
+    """However many came before: what is remembered of them has a bound, and weeks would fill it."""
+    door, day = Door(), datetime.date(2030, 1, 1)
+    door._today = lambda: day
+    for number in range(1500):
+        door._turned_away(f"10.0.{number >> 8}.{number & 255}", "its key is not in net.allowed")
+    assert len(caplog.records) == 1000
+    day = datetime.date(2030, 1, 2)
+    door._turned_away("10.9.9.9", "its key is not in net.allowed")
+    assert caplog.records[-1].getMessage() == "turned away who=10.9.9.9 why='its key is not in net.allowed'"

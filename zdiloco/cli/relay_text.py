@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zdiloco.cli.columns import table
+from zdiloco.cli.limits_text import limits_lines
 from zdiloco.errors import MalformedFrame
 
 
@@ -40,6 +41,7 @@ def _head(answer: Mapping[str, Any]) -> list[str]:
             f"{own['bundles']:,} bundles, {own['refused']:,} of them refused; forwarded {own['forwarded']:,}, passed "
             f"over {own['passed_over']:,}; kept {_bytes(own['kept_bytes'])}"
         )
+    lines += limits_lines(region.get("limits"))
     if answer["insecure"]:
         lines.append("INSECURE: this relay may listen without keys beyond loopback; anybody may join")
     return lines

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zdiloco.cli.columns import table
+from zdiloco.cli.limits_text import limits_lines
 from zdiloco.errors import MalformedFrame
 
 WITHOUT_VALUES = {
@@ -69,9 +70,10 @@ def _ledger(terms: Mapping[str, float | None]) -> str:
 
 
 def _warnings(answer: Mapping[str, Any]) -> list[str]:
-    if not answer["node"]["insecure"]:
-        return []
-    return ["INSECURE: this syncer listens without keys beyond loopback; anybody may join"]
+    lines = limits_lines(answer["node"].get("limits"))
+    if answer["node"]["insecure"]:
+        lines.append("INSECURE: this syncer listens without keys beyond loopback; anybody may join")
+    return lines
 
 
 def _fragments(fragments: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 DOMAIN = b"zdiloco"
 ZAP, VERSION = "inproc://zeromq.zap.01", b"1.0"
 MOST_TOLD = 1000
-"""Strangers whose turning away is logged, each once until the list changes."""
+"""Strangers whose turning away is logged, each once a day until the list changes."""
+MOST_AT_ONCE = 100
+"""Handshakes that are judged before messages are looked at again."""
 Today = Callable[[], datetime.date]
 
 
@@ -49,7 +51,7 @@ class Guard:
         self.allowed = self._load()
         self.strangers: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
-        self._day = today()
+        self._day = self._told_on = today()
         self.socket = context.socket(zmq.REP)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(ZAP)
@@ -107,7 +109,7 @@ class Guard:
 
     def serve(self) -> None:
         """Answer for those who knock; called on the thread that owns the sockets, whenever its socket is readable."""
-        while True:
+        for _ in range(MOST_AT_ONCE):
             try:
                 request = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -151,6 +153,9 @@ class Guard:
 
     def _turned_away(self, who: str, why: str) -> None:
         self.strangers["key"] += 1
+        if self._told_on != (today := self._today()):
+            self._told_on = today
+            self._told.clear()
         if (who, why) not in self._told and len(self._told) < MOST_TOLD:
             self._told.add((who, why))
             log.warning("turned away who=%s why=%r", who, why)
