@@ -87,7 +87,7 @@ class Gate:
             self.offends(who, why)
 
     def was_sent(self, key: MemberKey) -> None:
-        """One frame went to this process."""
+        """One chunk went to this process."""
         if who := self._who.get(key):
             self.limits.was_sent(who)
 

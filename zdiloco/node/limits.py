@@ -1,9 +1,10 @@
 """How much one peer may send, and all of them together; and who has broken the rules so often that it is not read.
 
 Rule: arithmetic with `now` (monotonic seconds) as an argument. What is judged is an account: the owner of a key, or a
-routing identity where there are no keys. What is over a limit is dropped before it is parsed. Whoever is sent something
+routing identity where there are no keys. What is over a limit is dropped before it is parsed. Whoever is sent a chunk
 may answer it, and whoever is asked for bytes may send them, beside what everybody may: so one that keeps the protocol
-meets no limit, however fast its link is.
+meets no limit, however fast its link is. What is sent in answer to a word pays for nothing: else a flood of questions
+would pay for itself.
 """
 
 import logging
@@ -16,7 +17,7 @@ from zdiloco.node.params import NetParams
 
 log = logging.getLogger(__name__)
 
-BURST_S = 10.0
+BURST_S = 5.0
 """What may come at once: as much as in so long."""
 WINDOW_S = 60.0
 """So many offences as `net.most_offences` are forgiven in this time."""
@@ -143,7 +144,7 @@ class Limits:
     # ---- what may come because of us
 
     def was_sent(self, who: str) -> None:
-        """One frame went to this account: it may answer."""
+        """One chunk went to this account: it may say how far it is."""
         if account := self._accounts.get(who):
             account.words.pay(1)
             self._words.pay(1)

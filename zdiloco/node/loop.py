@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 CONTROL_AT_ONCE = 1000
 BULK_AT_ONCE = 32
 """Chunks received, and sent, before control is looked at again."""
+USEFUL = 0.1
+"""Of what is taken at once, so much must be worth it, or inputs are as good as drained."""
 DRAIN_MAX_S = 1.0
 """Time passes for the machine at least so often, though inputs never end."""
 RETRY_S = 0.005
@@ -105,8 +107,11 @@ class Loop:
             self.guard.serve()
 
     def _drain(self, road: Road, most: int, role: Role) -> bool:
-        """Take what is there on one road, `most` at once; True: there may be more. Where all of that was for nothing it
-        is a flood, and the library, which takes the peers in turn, had nothing else to hand out."""
+        """Take what is there on one road, `most` at once; True: there may be more that counts.
+
+        Where nearly all of it was for nothing it is a flood: the library takes the peers in turn, so it had hardly
+        anything else to hand out, and time may pass.
+        """
         if road not in self.roads.sockets or (self.roads.server and road in (Road.CONTROL_CAST, Road.BULK_CAST)):
             return False
         taken = useful = 0
@@ -123,7 +128,7 @@ class Loop:
             except PeerError as error:
                 self.roads.offends(arrival.key, type(error).__name__)
                 log.debug("peer %s: %s", arrival.key.name, error)
-        return taken == most and useful > 0
+        return taken == most and useful >= USEFUL * most
 
     def _poll(self, role: Role) -> None:
         now = self._clock()

@@ -14,7 +14,7 @@ import zmq
 
 from zdiloco.errors import PeerError
 from zdiloco.node.clock import Clock
-from zdiloco.node.loop import BULK_AT_ONCE, CONTROL_AT_ONCE, DRAIN_MAX_S, IDLE_S, RETRY_S
+from zdiloco.node.loop import BULK_AT_ONCE, CONTROL_AT_ONCE, DRAIN_MAX_S, IDLE_S, RETRY_S, USEFUL
 from zdiloco.node.reading import Arrival
 from zdiloco.node.roads import Roads
 from zdiloco.node.service import NOBODY, Service
@@ -110,32 +110,33 @@ class RelayLoop:
         while True:
             for job in self._wake.drain():
                 job()
-            for source in ready:
-                if source.road in FIRST:
-                    self._drain(source, CONTROL_AT_ONCE)
-            for source in ready:
-                if source.road not in FIRST:
-                    self._drain(source, BULK_AT_ONCE)
+            floods = [self._drain(source, CONTROL_AT_ONCE) for source in ready if source.road in FIRST]
+            floods += [self._drain(source, BULK_AT_ONCE) for source in ready if source.road not in FIRST]
             self._flush()
-            if not ready or self._clock() - began > DRAIN_MAX_S:
+            if not ready or any(floods) or self._clock() - began > DRAIN_MAX_S:
                 break
             ready = self._ready(0.0)
         timed.on_time(self._clock())
         self._flush()
         self._service.turn(self._clock())
 
-    def _drain(self, source: _Source, most: int) -> None:
+    def _drain(self, source: _Source, most: int) -> bool:
+        """Take what is there at one source, `most` at once; True: nearly all was for nothing (as `Loop._drain`)."""
         name, station, road = source
         if self._stations.get(name) is not station:
-            return  # what came in at another one in this pass has ended it, and its sockets are closed
+            return False  # what came in at another one in this pass has ended it, and its sockets are closed
+        taken = useful = 0
         for arrival in station.roads.receive(road, most):
+            taken += 1
             if arrival is None:
                 continue
+            useful += 1
             try:
                 station.take(road, arrival, self._clock())
             except PeerError as error:
                 station.roads.offends(arrival.key, type(error).__name__)
                 log.debug("peer %s: %s", arrival.key.name, error)
+        return taken == most and useful < USEFUL * most
 
     def _flush(self) -> None:
         for station in list(self._stations.values()):

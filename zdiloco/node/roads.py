@@ -260,7 +260,7 @@ class Roads:
                 raise
             return Offered.NOWHERE
         self.counts.up(key, frames)
-        if self.gate:
+        if self.gate and road is Road.BULK:
             self.gate.was_sent(key)
         return Offered.TAKEN
 
