@@ -284,7 +284,8 @@ class LearnerBench:
                 inbox=self.inbox, outbox=self.outbox, turn=self.inbox.turn, forget_early=lambda: None
             ),
             dialler=SimpleNamespace(
-                listen=self.listen, dial_bulk=lambda: self.dialled.append("bulk"), why_refused=lambda: ""
+                listen=self.listen, dial_bulk=lambda: self.dialled.append("bulk"), why_refused=lambda: "",
+                renewed=lambda: False,
             ),
         )
         self.sockets = sockets

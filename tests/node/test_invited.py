@@ -124,21 +124,20 @@ def test_a_file_that_is_not_right_is_named(tmp_path: Path) -> None:
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Callable[[], Guard]]:
     make_pair(tmp_path, "syncer")
-    with zmq.Context() as context:
-        made: list[Guard] = []
+    made: list[tuple[Any, Guard]] = []
 
-        def open_door() -> Guard:
-            for each in made:
-                each.close()
-            own = load_pair(tmp_path, "syncer")
-            made.append(
-                Guard(context, Keys(own, own.public), tmp_path / "allowed.toml", lambda: TODAY, tmp_path / "invited")
-            )
-            return made[-1]
+    def open_door() -> Guard:
+        """In a context of its own, for that of a process is one."""
+        own = load_pair(tmp_path, "syncer")
+        context: Any = zmq.Context()
+        guard = Guard(context, Keys(own, own.public), tmp_path / "allowed.toml", lambda: TODAY, tmp_path / "invited")
+        made.append((context, guard))
+        return guard
 
-        yield open_door
-        for each in made:
-            each.close()
+    yield open_door
+    for context, guard in made:
+        guard.close()
+        context.term()
 
 
 def test_an_invitation_is_good_once(door: Callable[[], Guard], tmp_path: Path) -> None:

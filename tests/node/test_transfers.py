@@ -37,6 +37,9 @@ class Bench:
     def of(self, key: MemberKey) -> Counts:
         return self.counts
 
+    def offends(self, key: MemberKey, why: str) -> None:
+        self.counts.malformed[why] += 1
+
     def is_crowded(self, key: MemberKey) -> bool:
         return self.crowded
 
