@@ -19,8 +19,10 @@ from tests.node.relays import Regions
 from zdiloco.chaos.proxy import Proxy
 from zdiloco.core.joining import LearnerPhase
 from zdiloco.core.messages import Goodbye
-from zdiloco.errors import ConfigError, LinkError
+from zdiloco.errors import ConfigError, LinkError, MachineError
+from zdiloco.node.allowed import Allowed
 from zdiloco.node.entrance import IN_A_ROW
+from zdiloco.node.guard import Guard
 from zdiloco.node.keys import load_pair, load_public, make_pair
 from zdiloco.node.query import Query
 from zdiloco.node.sockets import Road, identity_of
@@ -360,3 +362,30 @@ def test_a_learner_changes_its_key_while_both_are_good(run_of: MakeRun, folder: 
     rounds = syncer.machine.rounds
     run.until(lambda: syncer.machine.rounds > rounds + 2, "the old one is out, the new one is not")
     assert "does not let this key in" in ends(alone(run, "a"))
+
+
+@pytest.mark.parametrize("who", ["syncer", "relay"])
+@pytest.mark.parametrize("mistake", ["everybody", "no keys"])
+def test_a_door_that_is_open_is_found_before_anybody_is_served(
+    run_of: MakeRun, region_of: Regions, folder: Folder, monkeypatch: pytest.MonkeyPatch, who: str, mistake: str
+) -> None:
+    """A mistake of ours: the process knocks at its own doors, and ends."""
+    make_pair(folder.place, "relay")
+    run = run_of(net=folder.net)
+    if mistake == "everybody":
+        monkeypatch.setattr(Allowed, "why_not", lambda *_: "")
+    else:
+        monkeypatch.setattr(Guard, "options", lambda *_: {})
+    with pytest.raises(MachineError, match="lets in a key that nobody has allowed"):
+        run.start_syncer() if who == "syncer" else region_of(run.config.net)
+
+
+def test_knocking_at_ones_own_doors_is_no_strangers_doing(
+    run_of: MakeRun, folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_of(net={**folder.net, "listen": "0.0.0.0"})
+    with caplog.at_level(logging.WARNING):
+        syncer = run.start_syncer()
+    assert syncer.roads.strangers == {}
+    assert syncer.roads.guard.strangers == {}
+    assert "turned away" not in caplog.text

@@ -20,6 +20,7 @@ from zdiloco.node.connections import Connections
 from zdiloco.node.gate import Gate
 from zdiloco.node.guard import guard_of
 from zdiloco.node.keys import keys_of
+from zdiloco.node.knock import knock
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.reading import Arrival
 from zdiloco.node.relay_far import STATION, FarLink
@@ -90,6 +91,8 @@ class RelayNode:
         guard = guard_of(self._context, self.net, keys)
         gate = Gate(self.net, guard, self.clock, Connections(self._context, self.net, self.clock))
         self.region = region_roads(self._context, self.region_net, gate, guard)
+        if guard:
+            knock(guard, self.region.sockets.values())
         self.far = FarLink(self._context, self.net, self.key, self.cache, keys)
         self.up = self.far.roads
         entrance = self.far.lanes_entrance

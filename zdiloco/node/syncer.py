@@ -26,6 +26,7 @@ from zdiloco.node.guard import guard_of
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.invited import FOLDER
 from zdiloco.node.keys import keys_of
+from zdiloco.node.knock import knock
 from zdiloco.node.loop import Loop
 from zdiloco.node.opening import load_cut
 from zdiloco.node.params import Settings
@@ -173,6 +174,8 @@ class SyncerNode:
         self._cast_hwm = self._hwm(layout)
         for road in Road:
             self.roads.sockets[road] = self._bound(road)
+        if guard:
+            knock(guard, self.roads.sockets.values())
         self.loop = Loop(self.roads, self.wake, self.clock, self._service)
         params = net.inbox(self.settings.sync.budget_bytes + self.settings.sync.loan_bytes)
         self.transfers = Transfers(self.roads, params, self._arrived, self._lost, keeps_early=False)
