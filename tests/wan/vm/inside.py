@@ -17,10 +17,11 @@ from tests.accept.stage import Child
 from tests.net.namespaces import Regions, ip
 from tests.wan.lab import Lab, Shaped
 from tests.wan.vm.lab_inside import lab
+from tests.wan.vm.told import write
 from zdiloco.chaos.forked import Nursery
 from zdiloco.rundir.journal import read_journal
 
-OUT, WORK = Path("/run/out"), Path("/run/work")
+WORK = Path("/run/work")
 DELAY_MS, QUEUE_S = 40, 0.2
 AT_ONCE = 8
 """Packets that TCP hands to netem as one: 45 would be most of a queue; each for itself costs more than they carry."""
@@ -92,12 +93,6 @@ def _run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}"
     return done.stdout
-
-
-def write(case: str, **what: Any) -> None:
-    """Add a line to the results."""
-    with (OUT / "results").open("a") as out:
-        out.write(json.dumps({"case": case, **what}) + "\n")
 
 
 class Body(NamedTuple):

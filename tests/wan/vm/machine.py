@@ -5,6 +5,7 @@ all it can write to is memory and one folder. So what runs in it is this checkou
 but what the program in it makes. It ends with the process that started it, and after `limit_s` in any case.
 """
 
+import json
 import os
 import re
 import shutil
@@ -15,28 +16,35 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.accept.stage import ROOT
 
 QEMU = "qemu-system-x86_64"
 PACKAGES = "qemu-system-x86"
 MEMORY_MB = 3072
+PROCESSORS = "2"
 MODULES = (
     "virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "netfs", "fscache",
-    "9pnet", "9pnet_virtio", "9p", "veth", "sch_netem", "sch_tbf",
+    "9pnet", "9pnet_virtio", "9p", "veth", "sch_netem", "sch_tbf", "overlay",
 )  # fmt: skip
 """In this order: each finds there what it needs."""
-INIT = """#!/bin/busybox sh
+START = """#!/bin/busybox sh
 b=/bin/busybox
 $b mkdir -p /proc /sys /dev /host
 $b mount -t proc proc /proc
 $b mount -t sysfs sysfs /sys
 $b mount -t devtmpfs devtmpfs /dev
 for module in {modules}; do $b insmod /modules/$module.ko || echo "no module $module"; done
-$b mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576,cache=loose,ro root /host
-$b mount -t tmpfs tmpfs /host/run
-$b mkdir -p /host/run/out /host/run/tmp
-$b mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576 out /host/run/out
+root() {{ $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576,cache=loose,ro root $1; }}
+run() {{
+    $b mount -t tmpfs -o mode=755 tmpfs /host/run
+    $b mkdir -p /host/run/out /host/run/tmp
+    $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576 out /host/run/out
+}}
+"""
+ALONE = """root /host
+run
 for place in proc sys dev; do $b mount --bind /$place /host/$place; done
 $b mkdir -p /host/dev/shm
 $b mount -t tmpfs tmpfs /host/dev/shm
@@ -45,6 +53,35 @@ $b chroot /host {command} > /host/run/out/said 2>&1
 echo $? > /host/run/out/code
 $b sync
 $b poweroff -f
+"""
+"""The program is all that runs."""
+SYSTEMD = """$b mkdir -p /lower /upper
+root /lower
+$b mount -t tmpfs tmpfs /upper
+$b mkdir /upper/files /upper/work
+$b mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /host
+run
+for unit in {masked}; do $b ln -sf /dev/null /host/etc/systemd/system/$unit; done
+$b cp /story.service /host/etc/systemd/system/
+$b chmod 644 /host/etc/systemd/system/story.service
+exec $b switch_root /host /lib/systemd/systemd --unit=story.service
+"""
+"""The first process is systemd, and the program a service of it; all files can be written to, in memory."""
+MASKED = (
+    "systemd-tmpfiles-setup.service", "systemd-tmpfiles-setup-dev.service", "systemd-udevd.service",
+    "systemd-udev-trigger.service", "systemd-journal-flush.service",
+)  # fmt: skip
+"""Units that want devices or disks which such a machine has not."""
+STORY = """[Unit]
+DefaultDependencies=no
+Requires=sysinit.target
+After=sysinit.target
+[Service]
+Type=exec
+ExecStart={command}
+ExecStopPost=/bin/sh -c 'echo ${{EXIT_STATUS}} > /run/out/code; sync; systemctl poweroff --force --force'
+StandardOutput=append:/run/out/said
+StandardError=inherit
 """
 
 
@@ -118,10 +155,12 @@ def _entry(name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0
     yield data + bytes(-len(data) % 4)
 
 
-def start_disk(kernel: Kernel, command: str, path: Path) -> None:
-    """Write what the kernel unpacks first: busybox, the modules, and `INIT` with this command."""
+def start_disk(kernel: Kernel, command: str, path: Path, *, systemd: bool) -> None:
+    """Write what the kernel unpacks first: busybox, the modules, and what is to be done with this command."""
+    rest = SYSTEMD.format(masked=" ".join(MASKED)) if systemd else ALONE.format(command=command)
     files = {
-        "init": INIT.format(modules=" ".join(MODULES), command=command).encode(),
+        "init": (START.format(modules=" ".join(MODULES)) + rest).encode(),
+        "story.service": STORY.format(command=command).encode(),
         "bin/busybox": kernel.busybox.read_bytes(),
     }
     for module in MODULES:
@@ -143,7 +182,7 @@ def start_disk(kernel: Kernel, command: str, path: Path) -> None:
 class Machine:
     """A machine at work on one program; what that writes to `/run/out` is in `out`, its words are in `out/said`."""
 
-    def __init__(self, kernel: Kernel, module: str, folder: Path, processors: int = 2) -> None:
+    def __init__(self, kernel: Kernel, module: str, folder: Path, *, systemd: bool) -> None:
         self.out, self._console = folder / "out", folder / "console"
         self.out.mkdir(parents=True)
         variables = {
@@ -152,10 +191,11 @@ class Machine:
             "OMP_WAIT_POLICY": "PASSIVE", "LANG": "C.UTF-8",
         }  # fmt: skip
         given = " ".join(f"{name}={value}" for name, value in variables.items())
-        start_disk(kernel, f"/usr/bin/env -i -C {ROOT} {given} {sys.executable} -m {module}", folder / "start")
+        command = f"/usr/bin/env -i -C {ROOT} {given} {sys.executable} -m {module}"
+        start_disk(kernel, command, folder / "start", systemd=systemd)
         shared = "local,security_model=none,multidevs=remap"
         words = [
-            QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(processors), "-m", str(MEMORY_MB),
+            QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", PROCESSORS, "-m", str(MEMORY_MB),
             "-kernel", str(kernel.image), "-initrd", str(folder / "start"),
             "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off",
             "-virtfs", f"{shared},path=/,mount_tag=root,readonly=on",
@@ -174,6 +214,13 @@ class Machine:
         code = self._read(self.out / "code").strip()
         assert code == "0", f"the program in the machine ended with {code or 'no code'}\n{self.words}"
 
+    def told(self) -> dict[str, list[dict[str, Any]]]:
+        """The lines of its results, by case."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for line in map(json.loads, (self.out / "results").read_text(encoding="utf-8").splitlines()):
+            found.setdefault(line["case"], []).append(line)
+        return found
+
     @property
     def words(self) -> str:
         """The last of what its program and its kernel have said."""
@@ -190,9 +237,9 @@ class Machine:
 
 
 @contextmanager
-def machine(kernel: Kernel, module: str, folder: Path) -> Iterator[Machine]:
-    """A machine at work on `python -m module`; it is ended in any case."""
-    made = Machine(kernel, module, folder)
+def machine(kernel: Kernel, module: str, folder: Path, *, systemd: bool = False) -> Iterator[Machine]:
+    """A machine at work on `python -m module`, alone or as a service of systemd; it is ended in any case."""
+    made = Machine(kernel, module, folder, systemd=systemd)
     try:
         yield made
     finally:

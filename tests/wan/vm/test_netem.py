@@ -1,16 +1,13 @@
 """Real `tc netem`: real processes in a virtual machine of software, whose kernel has it whatever this one has."""
 
-import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.wan.vm.inside import AFTER_MBIT_S, RATES
 from tests.wan.vm.lab_inside import MBIT_S, SHORT_S
-from tests.wan.vm.machine import kernel_in, machine, why_none
+from tests.wan.vm.machine import Kernel, machine
 
 pytestmark = [pytest.mark.net, pytest.mark.proc, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(1200)]
 LIMIT_S = 900.0
@@ -20,25 +17,11 @@ HEADERS = 1.15
 
 
 @pytest.fixture(scope="module")
-def results(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[dict[str, Any]]]:
+def results(kernel: Kernel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What the machine has told, by case."""
-    reason = why_none()
-    if reason and os.environ.get("CI"):
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
-    cache = request.config.cache
-    assert cache is not None
-    kernel = kernel_in(Path(cache.mkdir("netem-kernel")))
     with machine(kernel, "tests.wan.vm.inside", tmp_path_factory.mktemp("netem") / "machine") as made:
         made.wait(LIMIT_S)
-        lines = [json.loads(line) for line in (made.out / "results").read_text().splitlines()]
-    found: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
-        found.setdefault(line["case"], []).append(line)
-    return found
+        return made.told()
 
 
 def test_a_lab_of_wan_lab_is_made_of_netem(
