@@ -245,8 +245,10 @@ def test_ci_installs_what_is_missing_and_runs_all(checkout: Checkout) -> None:
     assert (code, out) == (0, "CI=true --all\n")
     said = checkout.calls() if os.geteuid() == 0 else err
     shells = ("dash", "busybox", "mksh", "zsh", "shellcheck")
-    assert said[-1].endswith(" ".join(("python3 python3-venv", *shells, "systemd", "iproute2", "qemu-system-x86")))
-    for name in ("python3", *shells, "systemd-analyze", "ip", "qemu-system-x86_64"):
+    assert said[-1].endswith(
+        " ".join(("python3 python3-venv", *shells, "systemd", "iproute2", "nftables", "procps", "qemu-system-x86"))
+    )
+    for name in ("python3", *shells, "systemd-analyze", "ip", "nft", "pkill", "qemu-system-x86_64"):
         checkout.fake(name, "#!/bin/sh\n")
     assert checkout.run("bash", str(checkout.root / ".ci" / "run")) == (0, "CI=true --all\n", [])
 
