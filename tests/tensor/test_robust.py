@@ -1,6 +1,7 @@
 """Robust merging: against an independent float64 reference, against what a hostile member may try, and to the bit."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from tests.tensor.test_merge import BUFFERS, MIXED, decoded, fragment_of, vector
 from zdiloco.errors import ConfigError, MachineError
 from zdiloco.tensor.codecs import NAMES, get_codec
 from zdiloco.tensor.layout import Fragment, TensorKind
-from zdiloco.tensor.merge import Weighted, merge
-from zdiloco.tensor.robust import SPAN, merge_robust
+from zdiloco.tensor.merge import Weighted, merge, open_all
+from zdiloco.tensor.robust import SPAN, cosines, merge_robust
 
 FP32 = get_codec("fp32")
 WIDE = fragment_of(("wte", (40, 13), TensorKind.EMBEDDING), ("a", (90, 70), TensorKind.MATRIX),
@@ -207,10 +208,40 @@ def test_the_bits_do_not_depend_on_the_thread_count(name: str) -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             merged = merge_robust(fragment, inputs, "rda", "trim")
-            found[threads] = (merged.gradient.numpy().tobytes(), merged.trimmed)
+            near = cosines(0, 700_000, open_all(fragment, inputs, True), [1.0] * 4)
+            found[threads] = (merged.gradient.numpy().tobytes(), merged.trimmed, near)
     finally:
         torch.set_num_threads(1)
     assert found[1] == found[2] == found[3]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cosines_are_those_of_the_values_wherever_they_lie(name: str) -> None:
+    """Also where a tensor begins anywhere and ends in the middle of a row; clipping turns nobody."""
+    codec, start, stop = get_codec(name), 301, 301 + 2 * SPAN + 77
+    fragment = fragment_of(
+        ("a", (start,), TensorKind.VECTOR), ("b", (stop - start,), TensorKind.MATRIX), ("c", (40,), TensorKind.VECTOR)
+    )
+    plain = weighted(vectors_of(fragment, 3, 21), [1.0] * 3, codec)
+    inputs = [replace(plain[0], clip=0.25), *plain[1:]]
+    values = [decoded(name, one.data.numpy().tobytes(), fragment.numel)[start:stop] for one in inputs]
+    lengths = [float(np.linalg.norm(value)) for value in values]
+    opened = open_all(fragment, inputs, True)
+    found = cosines(start, stop, opened, [each.norms[1] for each in opened])
+    for place in range(3):
+        for other in set(range(3)) - {place}:
+            exact = values[place] @ values[other] / (lengths[place] * lengths[other])
+            assert found[place][other] == pytest.approx(exact, abs=1e-6)
+
+
+def test_never_half_of_a_round_is_left_out() -> None:
+    """Four in a fan of 180 degrees: the two at its ends both stand apart."""
+    x, y = torch.eye(2).repeat(1, 400)
+    fan = [math.cos(angle) * x + math.sin(angle) * y for angle in (0.0, math.pi / 3, 2 * math.pi / 3, math.pi)]
+    one = fragment_of(("w", (800,), TensorKind.VECTOR))
+    trimmed = merge_robust(one, weighted(fan, [1.0] * 4, FP32), "rda", "trim").trimmed
+    assert sorted(trimmed) == [0.0, 0.0, 0.0, 1.0]
+    assert trimmed[1] == trimmed[2] == 0.0
 
 
 def test_out_is_filled_and_what_cannot_be_merged_is_refused() -> None:
