@@ -32,12 +32,17 @@ def flipped(now: Tensor, before: Tensor) -> Tensor:
     return before - 10 * (now - before)
 
 
+def backward(now: Tensor, before: Tensor) -> Tensor:
+    """What was learned, with the wrong sign: as large as anybody's."""
+    return 2 * before - now
+
+
 def zeroed(now: Tensor, before: Tensor) -> Tensor:
     """Nothing is learned."""
     return before
 
 
-FAULTS = {each.__name__: each for each in (nan, infinity, huge, flipped, zeroed)}
+FAULTS = {each.__name__: each for each in (nan, infinity, huge, flipped, backward, zeroed)}
 
 
 def spoil(model: nn.Module, before: Sequence[Tensor], fault: str) -> None:

@@ -40,12 +40,14 @@ def view(tensor: Tensor) -> memoryview:
 class Fleet:
     """Some learners with the demo's task, and their syncer, as bodies that are driven step by step."""
 
+    robust = "none"
+
     def __init__(self, seed: int, learners: int, codecs: tuple[str, str]) -> None:
         self.codec, delta_codec = codecs
         self.tasks = [Task(TaskParams(seed=seed, num_shards=learners), shard=shard) for shard in range(learners)]
         layout = self.layout = layout_for(self.tasks[0].model, P, "balanced")
         self.bodies = [LearnerBody(Binding(task.model, layout), self.codec) for task in self.tasks]
-        self.syncer = SyncerBody(MergeParams(delta_codec=delta_codec))
+        self.syncer = SyncerBody(MergeParams(delta_codec=delta_codec, robust=self.robust))
         self.syncer.take_layout(LayoutOffer(digest=layout.digest, body=BODY), memoryview(encode_map(layout.to_obj())))
         self.flying: dict[int, list[Published]] = {}
         for fragment in range(P):

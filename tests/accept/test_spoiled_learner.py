@@ -69,3 +69,22 @@ def test_the_others_are_unharmed_and_it_is_merged_again(
     assert sum(row.merged for row in rows) > 0
     assert_balanced({p: rows for p, rows in stage.fates().items() if not p.startswith("broken:")})
     assert merged_loss(stage) <= HEALTHY_LOSS + 3 * HEALTHY_SD
+
+
+def test_a_wrong_direction_of_the_usual_size_is_left_out_of_a_robust_merge(stage: Stage) -> None:
+    """C-55: counted under its remark, told to its learner, merged by the books; when it mends it takes part again."""
+    stage.write(run={"target_tokens": TARGET_TOKENS}, sync={"min_quorum": 3}, merge={"robust": "trim"})
+    syncer = stage.sync()
+    scripts = [stage.script(name, seed=seed) for seed, name in enumerate(("east", "west"))]
+    broken = stage.spoiled("broken", "backward", BROKEN_STEPS)
+
+    stage.until(lambda: stage.member("broken").get("remarks", {}).get("trimmed"), "status says 'trimmed'", syncer)
+    assert [script.wait() for script in (*scripts, broken)] == [0, 0, 0], broken.errors
+    assert syncer.wait() == 0, syncer.errors
+
+    [facts] = broken.facts
+    assert facts["counts"]["remark: trimmed"] > 0
+    assert "trimmed: its direction is not that of the others" in syncer.errors
+    assert "trimmed: its direction is not that of the others" in broken.errors
+    assert_balanced(stage.fates())
+    assert merged_loss(stage) <= HEALTHY_LOSS + 3 * HEALTHY_SD
