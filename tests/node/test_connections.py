@@ -132,6 +132,27 @@ def test_half_open_handshakes_are_cut_off(server_of: Callable[..., Server], tric
 
 
 @pytest.mark.net
+def test_the_connection_that_a_frame_came_on_can_be_ended(server_of: Callable[..., Server], zctx: Any) -> None:
+    """That one alone, by what the library says of the frame."""
+    server, peers = server_of(), []
+    for name in (b"a", b"b"):
+        peers.append(zctx.socket(zmq.DEALER))
+        peers[-1].setsockopt(zmq.RECONNECT_IVL, -1)
+        peers[-1].setsockopt(zmq.IDENTITY, name)
+        peers[-1].connect(f"tcp://127.0.0.1:{server.net.port}")
+    peers[0].send(b"x")
+    server.until(lambda: server.connections.count == 2 and bool(server.socket.poll(0)), "both, and a word")
+    server.connections.end(server.socket.recv_multipart(copy=False)[1].get(zmq.SRCFD))
+    server.until(lambda: server.connections.count == 1, "one is gone")
+    peers[1].send(b"y")
+    server.until(lambda: bool(server.socket.poll(0)), "the other one's word")
+    assert server.socket.recv_multipart() == [b"b", b"y"]
+    assert server.connections.hung_up == 1
+    for each in peers:
+        each.close(0)
+
+
+@pytest.mark.net
 def test_a_socket_that_is_bound_anew_is_counted_anew(server_of: Callable[..., Server], zctx: Any) -> None:
     server = server_of()
     server.dial()

@@ -166,6 +166,17 @@ def test_an_operator_releases_everybody_at_once(caplog: pytest.LogCaptureFixture
     assert made.status(1.0)["banned"] == []
 
 
+def test_a_banned_peer_is_loud_after_many_frames_and_a_learner_that_waits_is_not() -> None:
+    made = limits()
+    ban(made, "a", 0.0)
+    loud = 0
+    for _ in range(2 * limits_module.LOUD_FRAMES + 600):  # a learner's words of a minute
+        assert made.is_banned("a")
+        loud += made.is_loud("a")
+    assert loud == 2
+    assert not made.is_loud("b")
+
+
 def test_what_is_remembered_of_bans_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "MOST_ACCOUNTS", 8)
     made = limits()

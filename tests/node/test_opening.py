@@ -70,7 +70,7 @@ def test_a_syncer(run_of: MakeRun, opened: list[Any], monkeypatch: pytest.Monkey
         with pytest.raises(RuntimeError, match="no room"):
             SyncerNode(run.config)
         assert descriptors() == before
-    assert len(opened) == 9, "a context, four roads, and what is told of who connects to each"
+    assert len(opened) == 9, "a context, four roads, and what is told of the connections of each"
     assert all(each.closed for each in opened)
     SyncerNode(run.config).close()  # ports and folder are free
 

@@ -108,6 +108,12 @@ class Connections:
             if self.count > self.most and self._is_full():
                 self._hang_up(each, descriptor)
 
+    def end(self, descriptor: int) -> None:
+        """Hang up one that is there, by its descriptor; nothing where it is gone by now."""
+        for each in self._all:
+            if descriptor in each.live and self._shut(each, descriptor):
+                self.hung_up += 1
+
     def _is_full(self) -> bool:
         """Whether there are too many indeed: a single end that was not told would otherwise count for weeks."""
         now = self._clock()

@@ -7,6 +7,8 @@ it speaks for, so that one of them cannot have the others banned. Without keys t
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import zmq
+
 from zdiloco.node.allowed import ASKS, Right
 from zdiloco.node.clock import Clock
 from zdiloco.node.connections import Connections
@@ -64,6 +66,8 @@ class Gate:
         """Whether these frames may be parsed; if not they are counted, and nothing more is done with them."""
         now, limits = self._clock(), self.limits
         if limits.is_banned(sender.who):
+            if self.connections and limits.is_loud(sender.who):
+                self.connections.end(frames[0].get(zmq.SRCFD))
             return False
         if road is Road.CONTROL:
             return limits.takes_word(sender.who, now)

@@ -26,6 +26,8 @@ OVER_S = 1.0
 OVER_SHARE = 0.1
 LEAST_CHUNK = 1024
 """Bytes that a frame on the bulk road counts as at least: the smallest chunk that can be announced."""
+LOUD_FRAMES = 1000
+"""After so many frames that were not read a banned peer is hung up on; a learner says fewer in a ban of a minute."""
 MOST_ACCOUNTS = 4096
 MOST_SHOWN = 100
 """Accounts whose dropped messages a status names."""
@@ -81,6 +83,7 @@ class Ban:
     times: int
     over: bool = False
     told: bool = False
+    frames: int = 0
 
 
 class Limits:
@@ -103,6 +106,16 @@ class Limits:
         if ban is None or ban.over:
             return False
         self.dropped[Dropped.BANNED] += 1
+        ban.frames += 1
+        return True
+
+    def is_loud(self, who: str) -> bool:
+        """Whether a banned account has sent so much again that its connection is to be hung up: not one that only
+        trains on and waits."""
+        ban = self._bans.get(who)
+        if ban is None or ban.frames < LOUD_FRAMES:
+            return False
+        ban.frames = 0
         return True
 
     def takes_word(self, who: str, now: float) -> bool:
