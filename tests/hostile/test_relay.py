@@ -1,14 +1,17 @@
 """A relay among enemies, and among ends that do not read, do not answer, or are too many."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import zmq
 
 from tests.hostile.enemy import Enemy, malformed_headers
+from tests.hostile.scene import OPEN
 from tests.node.relay_stage import CHUNK, NET, MakeStage, pattern
 from zdiloco.core.machine import SYNCER
 from zdiloco.core.messages import Goodbye, Hello, Pull, Unwelcome
+from zdiloco.node.relay_status import relay_status
 from zdiloco.node.roads import CONTROL_WAITING, Offered
 from zdiloco.node.sockets import Road, cast_hwm
 from zdiloco.units import MemberKey
@@ -70,7 +73,7 @@ def test_what_the_upstream_does_not_take_waits_within_bounds_and_others_are_serv
 @pytest.mark.slow
 def test_nobody_can_end_a_relay_or_speak_for_another(stage_of: MakeStage, zctx: Any) -> None:
     """Malformed, of another version, too large, from nobody, in another's name: counted, and nothing of it upstream."""
-    stage = stage_of()
+    stage = stage_of(lambda net: replace(net, **OPEN))
     honest = stage.client("honest")
     stage.listening(honest)
     stage.upstream.heard.clear()
@@ -98,6 +101,29 @@ def test_nobody_can_end_a_relay_or_speak_for_another(stage_of: MakeStage, zctx: 
     finally:
         enemy.close()
         nobody.close()
+
+
+def test_whoever_babbles_at_a_relay_is_banned_there_and_the_region_goes_on(stage_of: MakeStage, zctx: Any) -> None:
+    """Its status says so; what the banned one says afterwards does not even open a lane."""
+    stage = stage_of(lambda net: replace(net, most_offences=30, ban_s=3600.0))
+    honest = stage.client("honest")
+    stage.listening(honest)
+    enemy = Enemy(zctx, stage.region.params.port, MemberKey("eve", 666))
+    try:
+        for _ in range(40):
+            enemy.frames(Road.CONTROL, b"garbage")
+        limits = stage.relay.region.gate.limits
+        stage.until(lambda: limits.dropped["banned"] >= 9, "it is banned")
+        assert enemy.hear(Unwelcome).reason == "banned"
+        assert relay_status(stage.relay)["region"]["limits"]["banned"][0]["why"] == "frame"
+        enemy.say(Hello(name="eve", incarnation=666))
+        stage.until(lambda: limits.dropped["banned"] >= 10, "its hello is dropped")
+        update = stage.upstream.update(0, 1, pattern(20))
+        stage.upstream.publish(update)
+        stage.until(lambda: honest.has(update), "an update at the honest one")
+        assert [lane.key for lane in stage.relay.lanes] == [honest.key]
+    finally:
+        enemy.close()
 
 
 @pytest.mark.slow

@@ -199,3 +199,16 @@ def test_what_is_remembered_of_bans_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 def test_wrong_limits_are_named(wrong: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         NetParams(**wrong)
+
+
+def test_who_is_drowned_by_others_is_not_banned_for_it() -> None:
+    """Nothing is left for anybody: what an honest peer says is dropped, too, but that is not its fault."""
+    made, now = limits(), 0.0
+    for turn in range(600):
+        now = turn / 10
+        for number in range(60):
+            words(made, f"eve-{turn}-{number}", 2, now)
+        made.takes_word("honest", now)
+    assert made._accounts["honest"].dropped[Dropped.WORDS] > 0
+    assert made._accounts["honest"].faults.level == NET.most_offences
+    assert made.status(now)["banned"] == []

@@ -121,31 +121,38 @@ class Limits:
     def takes_word(self, who: str, now: float) -> bool:
         """Whether a control message of this account may be read; else it is to be dropped, and is counted."""
         account = self._of(who, now)
-        return self._take(account.words, self._words, 1, now) or self._over(who, account, Dropped.WORDS, now)
+        return self._take(account.words, self._words, 1, now) or self._drop(who, account.words, 1, Dropped.WORDS, now)
 
     def takes_chunk(self, who: str, nbytes: int, now: float) -> bool:
         """Whether so many bytes on the bulk road may be read; else they are to be dropped, and are counted."""
-        account, size = self._of(who, now), max(LEAST_CHUNK, nbytes)
-        return self._take(account.chunks, self._chunks, size, now) or self._over(who, account, Dropped.BYTES, now)
+        own, size = self._of(who, now).chunks, max(LEAST_CHUNK, nbytes)
+        return self._take(own, self._chunks, size, now) or self._drop(who, own, size, Dropped.BYTES, now)
 
     def _take(self, own: Bucket, everybody: Bucket, amount: float, now: float) -> bool:
-        """Where less than half is left for all together, the less there is, the more must be left of one's own: so
-        those who send much are dropped, and what is dropped for that is spent all the same."""
+        """Take so much of both; False: there is not enough, and nothing is taken.
+
+        Where less than half is left for all together, the less there is, the more must be left of one's own: so it is
+        those who send much that are dropped.
+        """
         own.fill(now)
         everybody.fill(now)
-        if own.level < amount:
-            return False
         left = everybody.level / everybody.most
         fair = left >= 0.5 or own.level >= (1 - left) * own.most
-        own.level -= amount
-        if not fair or everybody.level < amount:
+        if own.level < amount or not fair or everybody.level < amount:
             return False
+        own.level -= amount
         everybody.level -= amount
         return True
 
-    def _over(self, who: str, account: Account, why: Dropped, now: float) -> bool:
+    def _drop(self, who: str, own: Bucket, amount: float, why: Dropped, now: float) -> bool:
+        """Count what is dropped. Where others have left too little that is no offence; but it is spent all the same,
+        so that whoever only tries again and again has nothing left either. Returns False."""
+        account = self._of(who, now)
         self.dropped[why] += 1
         account.dropped[why] += 1
+        if own.level >= amount:
+            own.level -= amount
+            return False
         if not account.told:
             account.told = True
             log.warning("over the limit who=%s of=%s", who, why)
