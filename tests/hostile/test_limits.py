@@ -76,6 +76,11 @@ def flooding(insider: Insider, road: Road, *frames: bytes) -> Iterator[None]:
         thread.join()
 
 
+@pytest.fixture(autouse=True)
+def _not_all_are_honest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "honest", False)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "keys", "a", "b", "eve")

@@ -106,6 +106,7 @@ def test_nobody_can_end_a_relay_or_speak_for_another(stage_of: MakeStage, zctx: 
 def test_whoever_babbles_at_a_relay_is_banned_there_and_the_region_goes_on(stage_of: MakeStage, zctx: Any) -> None:
     """Its status says so; what the banned one says afterwards does not even open a lane."""
     stage = stage_of(lambda net: replace(net, most_offences=30, ban_s=3600.0))
+    stage.region.honest = False
     honest = stage.client("honest")
     stage.listening(honest)
     enemy = Enemy(zctx, stage.region.params.port, MemberKey("eve", 666))

@@ -93,7 +93,10 @@ class Trainer:
 
 
 class Run:
-    """A run folder, its ports, and everybody who takes part; all are ended with the test."""
+    """A run folder, its ports, and everybody who takes part; all are ended with the test. `honest`: all of them keep
+    the protocol."""
+
+    honest = True
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -135,6 +138,8 @@ class Run:
             trainer.stop()
         if self.syncer is not None:
             self.stop_syncer()
+            limits = self.syncer.roads.gate.status()
+            assert not self.honest or limits["dropped"] == {}, f"who keeps the protocol met a limit: {limits}"
 
 
 @pytest.fixture

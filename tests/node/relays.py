@@ -14,7 +14,10 @@ LIMIT_S = 30.0
 
 
 class Region:
-    """A relay that dials `net`, on its own thread; who is behind it dials `behind`."""
+    """A relay that dials `net`, on its own thread; who is behind it dials `behind`. `honest`: all of them keep the
+    protocol."""
+
+    honest = True
 
     def __init__(self, net: NetParams, port: int, terms: Terms | None = None, **relay: Any) -> None:
         self.net, self.params, self.terms = net, RelayParams(port=port, **relay), terms
@@ -44,6 +47,8 @@ class Region:
         node.stop("the test stops it")
         self._thread.join(LIMIT_S)
         assert not self._thread.is_alive()
+        limits = node.region.gate.status() if node.region.gate else {"dropped": {}}
+        assert not self.honest or limits["dropped"] == {}, f"who keeps the protocol met a limit: {limits}"
 
 
 Regions = Callable[..., Region]
