@@ -76,8 +76,10 @@ def test_options_are_set(zctx: "zmq.Context[zmq.Socket[bytes]]", free_ports: Cal
     if road in (Road.CONTROL, Road.BULK):
         assert there.getsockopt(zmq.IMMEDIATE) == 1
         assert there.getsockopt(zmq.IDENTITY) == identity_of(KEY)
-    beats = here.getsockopt(zmq.HEARTBEAT_IVL)
-    assert beats == (2000 if road in (Road.CONTROL, Road.CONTROL_CAST) else 0)
+    assert here.getsockopt(zmq.HEARTBEAT_IVL) == 0, "a server beats to nobody"
+    beats = {option: there.getsockopt(option) for option in sockets.BEATING}
+    assert (beats == sockets.BEATING) is (road in (Road.CONTROL, Road.CONTROL_CAST))
+    assert (beats[zmq.HEARTBEAT_IVL] > 0) is (road in (Road.CONTROL, Road.CONTROL_CAST))
     here.close(0)
     there.close(0)
 

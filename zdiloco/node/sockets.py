@@ -80,8 +80,11 @@ CONTROL: Mapping[int, int] = {
     zmq.MAXMSGSIZE: MAX_CONTROL_FRAME,
     zmq.SNDHWM: CONTROL_HWM,
     zmq.RCVHWM: CONTROL_HWM,
-    zmq.HEARTBEAT_IVL: 2_000,  # frames are small here, so a late pong means a dead link
-    zmq.HEARTBEAT_TIMEOUT: 6_000,
+}
+BEATING: Mapping[int, int] = {  # of who dials control roads; a server beats to nobody: in libzmq 4.3.5 a beat to a peer
+    zmq.HEARTBEAT_IVL: 2_000,  # that has hung up while more of its words waited than RCVHWM ends the process (#4364)
+    zmq.HEARTBEAT_TIMEOUT: 6_000,  # frames are small here, so a late pong means a dead link
+    zmq.HEARTBEAT_TTL: 6_000,  # and to the server a beat that does not come
 }
 BULK: Mapping[int, int] = {  # no ZMTP heartbeat: a large chunk on a slow link would look like a dead peer
     zmq.MAXMSGSIZE: MAX_CHUNK_FRAME,
@@ -186,6 +189,7 @@ def dialling(
     mark: Mapping[int, int] = {zmq.RCVHWM: hwm} if hwm else {}
     _set(socket, EVERY, handshake(params), _ROAD[road], DIALLING, {} if cast else DEALER)
     _set(socket, mark, stripe_marks(road, params))
+    _set(socket, BEATING if road in (Road.CONTROL, Road.CONTROL_CAST) else {})
     if entrance is not None:
         _set(socket, entrance.options())
         entrance.look_at(socket, control=road is Road.CONTROL)
