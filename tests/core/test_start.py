@@ -18,6 +18,7 @@ from zdiloco.core.machine import (
     Send,
     TakeHandback,
     TimerDue,
+    Unusable,
 )
 from zdiloco.core.messages import (
     Donate,
@@ -338,6 +339,28 @@ def test_who_dies_while_it_hands_back_is_not_waited_for_and_others_are_asked() -
     assert TakeHandback(key=BOB, message=offer) in machine.handle(Fetched(key=BOB, message=offer), 7.2)
     machine.handle(HandbackTaken(key=BOB, fragment=0, stamp=state, map_=()), 7.3)
     machine.handle(TimerDue(), 7.3)
+    assert machine.phase == "sealing"
+    assert [desk.stamp.version for desk in machine.desk] == [7]
+
+
+def test_who_hands_back_what_makes_no_sense_is_not_asked_again_and_others_are() -> None:
+    """P-13: a member that forged states, and claimed them anew with each hello, held a returning syncer up for 68 s,
+    and what honest learners had was never asked for."""
+    machine = returning()
+    state, false = Stamp(OLD, 7), Stamp(OLD, 10**6)
+    assert asked([*hail(machine, EVE, false, 0.1), *hail(machine, BOB, state, 0.1)]) == [(EVE, 0)]
+    forged = handback(false)
+    say(machine, EVE, forged, 0.2)
+    machine.handle(Fetched(key=EVE, message=forged), 0.3)
+    actions = machine.handle(Unusable(key=EVE, message=forged, reason="its proof is not ours"), 0.4)
+    assert asked(actions) == [(BOB, 0)], "at once"
+    assert asked(hail(machine, EVE, Stamp(OLD, 10**6 + 1), 0.5)) == []
+    assert asked(hail(machine, MemberKey(EVE.name, 99), false, 0.5)) == [], "nor a newer process of that name"
+    offer = handback(state)
+    say(machine, BOB, offer, 0.6)
+    machine.handle(Fetched(key=BOB, message=offer), 0.7)
+    machine.handle(HandbackTaken(key=BOB, fragment=0, stamp=state, map_=()), 0.8)
+    machine.handle(TimerDue(), machine.params.recover_wait_s)
     assert machine.phase == "sealing"
     assert [desk.stamp.version for desk in machine.desk] == [7]
 

@@ -305,6 +305,8 @@ class Reception:
         ]
         if isinstance(event.message, Handback) and self.recovery:
             self.recovery.lost(event.key, event.message)
+            if at_fault:
+                actions += self.recovery.doubt(event.key, event.message.fragment)
         elif event.key == self.donation.donor:
             if at_fault:
                 text = f"what you donate cannot be used: {event.reason}"

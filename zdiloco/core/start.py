@@ -183,6 +183,7 @@ class Recovery:
     When the last of them is heard the wait is over. Whoever joined after that, and is slow to come, is missed with what
     it alone holds; it takes its own work of it back, as after any branch that died. `heard_at`: of those who wait; who
     was asked and is silent for `gone_after_s` is dead, and others are asked for what it cannot hand back any more.
+    `doubted`: by name and fragment, who has handed back what made no sense: what it claims of that counts no more.
     """
 
     ends_at: float
@@ -196,6 +197,7 @@ class Recovery:
     gone_after_s: float = math.inf
     heard_at: dict[MemberKey, float] = field(default_factory=dict)
     fetching: dict[tuple[MemberKey, int], Handback] = field(default_factory=dict)
+    doubted: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def heard_all(self) -> bool:
@@ -223,7 +225,7 @@ class Recovery:
         actions: list[SyncerAction] = []
         for fragment, stamp in enumerate(hello.stamps[: len(self.best)]):
             asked = max((s for (_, f), s in self.pending.items() if f == fragment), default=self.best[fragment])
-            if stamp > max(asked, self.best[fragment]):
+            if stamp > max(asked, self.best[fragment]) and (key.name, fragment) not in self.doubted:
                 self.pending[key, fragment] = stamp
                 actions.append(Send(key=key, message=HandbackRequest(fragment=fragment)))
         return actions
@@ -248,7 +250,15 @@ class Recovery:
             actions.append(CancelFetch(key=place[0], message=message))
         names = ", ".join(sorted({key.name for key in dead}))
         actions.append(Note(what=f"asks others for what {names} held", why=f"silent for {self.gone_after_s:g} s"))
-        return actions + [ask for key, hello in self.waiting.items() for ask in self._ask(key, hello)]
+        return actions + self._ask_all()
+
+    def _ask_all(self) -> list[SyncerAction]:
+        return [ask for key, hello in self.waiting.items() for ask in self._ask(key, hello)]
+
+    def doubt(self, key: MemberKey, fragment: int) -> list[SyncerAction]:
+        """What this process has handed back of a fragment made no sense, and is lost: others are asked at once."""
+        self.doubted.add((key.name, fragment))
+        return self._ask_all()
 
     def _has_ended(self, message: Handback) -> None:
         """Nothing of this body is on its way any more."""
