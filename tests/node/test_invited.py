@@ -56,6 +56,16 @@ def test_a_line_that_was_cut_or_altered_is_no_line(data: st.DataObject) -> None:
                 from_line(wrong)
 
 
+def test_a_line_has_one_spelling() -> None:
+    """The last of its letters has bits that say nothing: in another one they may be others."""
+    lines = (to_line(an_invitation(run="r" * length)) for length in range(1, 4))
+    line = next(line for line in lines if len(line.removeprefix(PREFIX)) % 4)
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    for last in letters.replace(line[-1], ""):
+        with pytest.raises(ConfigError, match="not the whole line"):
+            from_line(line[:-1] + last)
+
+
 @pytest.mark.parametrize("text", ["", "zdiloco1", PREFIX, PREFIX + "AAAA", "zdiloco2-" + "A" * 50, PREFIX + "A" * 9999])
 def test_what_is_no_line_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not the whole line that zdiloco invite has printed"):

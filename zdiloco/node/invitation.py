@@ -54,7 +54,11 @@ def to_line(invitation: Invitation) -> str:
     """The invitation as a line of letters, digits, - and _."""
     keys = [z85.decode(key) for key in (invitation.server, invitation.secret)]
     said = msgspec.msgpack.encode([invitation.host, invitation.port, invitation.run, invitation.name, *keys])
-    return PREFIX + base64.urlsafe_b64encode(xxhash.xxh3_64_digest(said) + said).decode().rstrip("=")
+    return _line_of(xxhash.xxh3_64_digest(said) + said)
+
+
+def _line_of(data: bytes) -> str:
+    return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def from_line(line: str) -> Invitation:
@@ -67,7 +71,7 @@ def from_line(line: str) -> Invitation:
     try:
         data = base64.b64decode(text[len(PREFIX) :] + "=" * (-(len(text) - len(PREFIX)) % 4), b"-_", validate=True)
         said = data[SUM_BYTES:]
-        if xxhash.xxh3_64_digest(said) != data[:SUM_BYTES]:
+        if xxhash.xxh3_64_digest(said) != data[:SUM_BYTES] or _line_of(data) != text:  # its last bits may be no one's
             _wrong("some of it is missing or altered")
         host, port, run, name, server, secret = msgspec.msgpack.decode(
             said, type=tuple[str, int, str, str, bytes, bytes]

@@ -50,12 +50,16 @@ def _verdict(context: Any, guard: Guard, place: str, kind: int, keys: tuple[byte
         told.setsockopt(zmq.LINGER, 0)
         try:
             knocker.connect(place)
-            ends = time.monotonic() + ANSWER_S
-            while time.monotonic() < ends:
-                guard.serve()
-                if told.poll(5):
-                    return int(parse_monitor_message(told.recv_multipart())["event"])
-            return None
+            return _event(guard, told)
         finally:
             knocker.disable_monitor()
             told.close(0)
+
+
+def _event(guard: Guard, told: Any) -> int | None:
+    ends = time.monotonic() + ANSWER_S
+    while time.monotonic() < ends:
+        guard.serve()
+        if told.poll(5):
+            return int(parse_monitor_message(told.recv_multipart())["event"])
+    return None
