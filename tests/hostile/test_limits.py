@@ -238,3 +238,25 @@ def test_an_honest_learner_meets_no_limit(run_of: Any, folder: Folder) -> None:
     assert (status["dropped"], status["banned"], status["over"]) == ({}, [], [])
     left = [account.words.level / account.words.most for account in run.syncer.roads.gate.limits._accounts.values()]
     assert min(left) > 0.5
+
+
+def test_who_floods_on_is_hung_up_on_and_may_come_back_when_it_behaves(
+    run_of: Any, folder: Folder, insider_of: Callable[..., Insider]
+) -> None:
+    """Dropped frames are received and decrypted first, so a banned peer that goes on loses its connection."""
+    run = run_of(net={**folder.net, **QUICK, "ban_s": 5.0})
+    run.start_syncer()
+    insider, connections = insider_of(run), run.syncer.roads.gate.connections
+    with flooding(insider, Road.CONTROL, b"garbage"):
+        run.until(lambda: banned(run) == ["eve"], "a ban")
+        run.until(lambda: connections.hung_up >= 2, "it is hung up on, again and again")
+    run.until(lambda: banned(run) == [], "its end")
+    peer = MemberKey("eve", 666)
+    read = run.syncer.roads.of(peer).frames_down
+
+    def is_read() -> bool:
+        with suppress(zmq.Again):
+            insider.sockets[Road.CONTROL].send(BEAT, zmq.NOBLOCK)
+        return run.syncer.roads.of(peer).frames_down > read
+
+    run.until(is_read, "what it says is read again")
