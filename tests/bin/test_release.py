@@ -1,6 +1,6 @@
 """A release: what is in wheel and sdist, what they are made of, and when there is none.
 
-Rule: one trial release for all tests that look at one. When it is refused is asked of a checkout with tools of straw.
+Rule: one trial release, by one test, as it takes a minute. When it is refused is asked of tools of straw.
 """
 
 import hashlib
@@ -23,20 +23,6 @@ from zdiloco.version import VERSION
 
 pytestmark = [pytest.mark.proc, pytest.mark.beside]
 RELEASE_LIMIT_S = 700
-needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a checkout of git")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The folder of a trial release; making it has tried the wheel in a folder elsewhere."""
-    folder = tmp_path_factory.mktemp("release") / "made"
-    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
-    env["TMPDIR"] = str(folder.parent)
-    command = [ROOT / "bin" / "release", "--trial", "--no-audit", folder]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RELEASE_LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "NOT audited" in done.stderr
-    return folder
 
 
 def tracked(*folders: str) -> set[str]:
@@ -47,9 +33,24 @@ def tracked(*folders: str) -> set[str]:
 
 
 @pytest.mark.slow
-@needs_git
 @pytest.mark.timeout(RELEASE_LIMIT_S + 60)
-def test_a_release_holds_five_kinds_of_files_with_their_sums(made: pathlib.Path) -> None:
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a checkout of git")
+def test_a_trial_release(tmp_path: pathlib.Path) -> None:
+    """Making one has installed the wheel and run it in a folder elsewhere; then what lies there is looked at."""
+    made = tmp_path / "made"
+    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    env["TMPDIR"] = str(tmp_path)
+    command = [ROOT / "bin" / "release", "--trial", "--no-audit", made]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RELEASE_LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "NOT audited" in done.stderr
+    the_folder_holds_files_with_their_sums(made)
+    the_wheel_is_the_package_and_nothing_else(next(made.glob("*.whl")))
+    the_sdist_is_the_checkout_and_tests_itself(next(made.glob("*.tar.gz")), tmp_path)
+    the_sbom_names_what_was_installed(made / f"zdiloco-{VERSION}.cdx.json")
+
+
+def the_folder_holds_files_with_their_sums(made: pathlib.Path) -> None:
     names = {path.name for path in made.iterdir()}
     stem = f"zdiloco-{VERSION}"
     assert names == {f"{stem}-py3-none-any.whl", f"{stem}.tar.gz", f"{stem}.cdx.json", "SHA256SUMS"}
@@ -58,12 +59,9 @@ def test_a_release_holds_five_kinds_of_files_with_their_sums(made: pathlib.Path)
     assert sums == {name: digest for name, digest in files.items() if name != "SHA256SUMS"}
 
 
-@pytest.mark.slow
-@needs_git
-@pytest.mark.timeout(RELEASE_LIMIT_S + 60)
-def test_the_wheel_is_the_package_and_nothing_else(made: pathlib.Path) -> None:
+def the_wheel_is_the_package_and_nothing_else(place: pathlib.Path) -> None:
     """With the data that it reads; profiles of the lab under the names that they have in config/."""
-    with zipfile.ZipFile(next(made.glob("*.whl"))) as wheel:
+    with zipfile.ZipFile(place) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
         profile = wheel.read("zdiloco/wanlab/profiles/us-4-region.toml")
     profiles = {f"zdiloco/wanlab/profiles/{path.name}" for path in (ROOT / "config" / "wan").glob("*.toml")}
@@ -71,32 +69,24 @@ def test_the_wheel_is_the_package_and_nothing_else(made: pathlib.Path) -> None:
     assert profile == (ROOT / "config" / "wan" / "us-4-region.toml").read_bytes()
 
 
-@pytest.mark.slow
-@needs_git
-@pytest.mark.timeout(RELEASE_LIMIT_S + 60)
-def test_the_sdist_is_the_checkout_and_tests_itself(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """All that git has is in it; the tests that need nothing but the files pass in it."""
-    with tarfile.open(next(made.glob("*.tar.gz"))) as sdist:
-        sdist.extractall(tmp_path, filter="data")
-    root = tmp_path / f"zdiloco-{VERSION}"
+def the_sdist_is_the_checkout_and_tests_itself(place: pathlib.Path, folder: pathlib.Path) -> None:
+    """All that git has is in it; tests that need nothing but the files pass in it."""
+    with tarfile.open(place) as sdist:
+        sdist.extractall(folder, filter="data")
+    root = folder / f"zdiloco-{VERSION}"
     held = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert tracked() - held == set()
     assert os.access(root / "bin" / "zdiloco", os.X_OK)
     names = ["tests/test_floors.py", "tests/test_config.py", "tests/bin/test_locks.py", "tests/wanlab/test_profile.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
-    done = subprocess.run(
-        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True,
-        timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.slow
-@needs_git
-@pytest.mark.timeout(RELEASE_LIMIT_S + 60)
-def test_the_sbom_names_what_was_installed(made: pathlib.Path) -> None:
+def the_sbom_names_what_was_installed(place: pathlib.Path) -> None:
     """In the versions of the lock, all that the wheel needs, and no tool."""
-    told = json.loads((made / f"zdiloco-{VERSION}.cdx.json").read_text())
+    told = json.loads(place.read_text())
     assert (told["bomFormat"], told["metadata"]["component"]["name"]) == ("CycloneDX", "zdiloco")
     held = {canonicalize_name(each["name"]): each["version"] for each in told["components"]}
     locked = {canonicalize_name(each.asked.name): each.version for each in pins("requirements.lock")}
