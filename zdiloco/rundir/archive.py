@@ -19,6 +19,7 @@ import xxhash
 from torch import Tensor
 
 from zdiloco.errors import StoreError
+from zdiloco.rundir.disk import open_file
 from zdiloco.rundir.manifest import ForeignCheckpoint, canonical, number_of, numbers_of, read_manifest, read_table
 from zdiloco.units import Epoch, FragmentId, MemberKey, Merged, Stamp
 
@@ -76,7 +77,7 @@ class OpenCut:
         self._files: list[BinaryIO | OSError] = []
         for entry in self.manifest.fragments:
             try:
-                self._files.append((path.parent / entry.file).open("rb"))
+                self._files.append(open_file(path.parent / entry.file))
             except OSError as error:
                 self._files.append(error)
 
@@ -124,11 +125,13 @@ class OpenCut:
             if isinstance(file, OSError):
                 raise file
             file.seek(0)
-            data = file.read()
-        except OSError as error:
-            raise StoreError(f"{self.path.name} names {path}, which cannot be read: {error.strerror}") from error
-        if len(data) != entry.bytes or xxhash.xxh3_128_hexdigest(data) != entry.digest:
-            raise StoreError(f"{path} is damaged: its {len(data)} bytes are not those that {self.path.name} names")
+            found = os.fstat(file.fileno()).st_size
+            data = file.read() if found == entry.bytes else b""
+        except (OSError, MemoryError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it does not fit into memory"
+            raise StoreError(f"{self.path.name} names {path}, which cannot be read: {why}") from error
+        if found != entry.bytes or xxhash.xxh3_128_hexdigest(data) != entry.digest:
+            raise StoreError(f"{path} is damaged: its {found} bytes are not those that {self.path.name} names")
         try:
             tensors = safetensors.torch.load(data)
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:

@@ -25,7 +25,7 @@ from zdiloco.core.bounds import MAX_COUNT
 from zdiloco.core.ledger import FragmentRow
 from zdiloco.core.progress import CutRow
 from zdiloco.errors import StoreError
-from zdiloco.rundir.disk import disk_error
+from zdiloco.rundir.disk import disk_error, open_file
 from zdiloco.units import MemberKey
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,8 @@ def state_of(path: Path) -> str:
 def read_counters(path: Path) -> Counters:
     """Return the newest whole record of a counter file. Raises StoreError where there is none, or it is not ours."""
     try:
-        data = path.read_bytes()
+        with open_file(path) as file:
+            data = file.read()
     except OSError as error:
         raise StoreError(f"cannot read the counter file {path}: {error.strerror}") from error
     if len(data) < _HEAD.size or data[: len(MAGIC)] != MAGIC:

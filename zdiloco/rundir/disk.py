@@ -6,7 +6,9 @@ or the new one, whole.
 
 import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from zdiloco.errors import ConfigError, StoreError
 
@@ -18,6 +20,13 @@ def disk_error(what: str, error: OSError) -> ConfigError | StoreError:
     """What to raise where a process that starts cannot do `what`: the place is wrong, or its disk is full or broken."""
     text = f"{what}: {error.strerror or error}"
     return StoreError(text) if error.errno in FAILING else ConfigError(text)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A file to be read. Raises OSError; also where it is a pipe or a device, whose end might never come."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return path.open("rb")
 
 
 class Disk:

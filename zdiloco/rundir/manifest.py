@@ -16,6 +16,7 @@ import xxhash
 
 from zdiloco.core.bounds import MAX_COUNT, MAX_EPOCH
 from zdiloco.errors import StoreError
+from zdiloco.rundir.disk import open_file
 from zdiloco.units import Epoch, MemberKey, Merged
 
 FORMAT = 1
@@ -76,7 +77,8 @@ def signed(tree: dict[str, Any]) -> bytes:
 def read_table(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON table."""
     try:
-        tree = json.loads(path.read_bytes())
+        with open_file(path) as file:
+            tree = json.loads(file.read())
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
