@@ -69,8 +69,8 @@ class Machine:
         """Type one command into a terminal of its own, where it stays; what it says goes into `log`, which is ours."""
         with log.open("w") as out:
             started = subprocess.Popen(
-                [*self.words(), *text.split()], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                text=True, env=self.environment(),
+                [*self.words(), "bash", "-euc", f"exec {text}"], stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, text=True, env=self.environment(),
             )  # fmt: skip
         self.terminals.append(started)
         return started

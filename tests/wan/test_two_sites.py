@@ -116,7 +116,7 @@ class Reader:
         return said
 
     def _stay(self, name: str, command: str) -> None:
-        key = f"{name}: {command.split()[1]}"
+        key = f"{name}: {'--join' if '--join' in command else command.split()[1]}"
         if key in self.terminals:
             self.ends(key)
         log = self.folder / f"{key.replace(': ', '-')}-{len(self.sites[name].terminals)}.log"
@@ -211,6 +211,7 @@ def test_the_page_leads_to_a_run_of_two_sites(sites: dict[str, Machine], tmp_pat
     started = start(reader)
     assert not reaches(sites["beta"], 5704), "the firewall lets the next port through"
     assert reaches(sites["beta"], 5703)
+    invited(reader)
     assert "exit code 2" in reader.section("A stranger")
     assert "who=" in reader.logs()
     back = take_out(reader, started)
@@ -238,6 +239,17 @@ def start(reader: Reader) -> dict[str, Any]:
     lacking = unknown_keys(page, started)
     reader.status_when(f"the keys of the alarms: {lacking}", lambda status: unknown_keys(page, status) == [])
     return started
+
+
+def invited(reader: Reader) -> None:
+    """Who joins by a line is merged; said by somebody else it is refused; it leaves in order."""
+    *joins, again, leaves = [block for block in reader.blocks if block.section == "One more, by one line"]
+    for block in joins:
+        reader.block(block)
+    reader.status_when("the invited one to be merged", lambda status: merged(status).get("beta-1", 0) > 0)
+    assert "exit code 2" in reader.block(again)
+    reader.block(leaves)
+    reader.status_when("it to have left", lambda status: both_merged(status) and "beta-1" not in merged(status))
 
 
 def take_out(reader: Reader, started: dict[str, Any]) -> dict[str, Any]:
