@@ -88,3 +88,12 @@ def test_a_query(opened: list[Any], monkeypatch: pytest.MonkeyPatch, why: str) -
             Query(NetParams(connect=why))
     assert all(each.closed for each in opened)
     assert descriptors() == before
+
+
+@pytest.mark.parametrize(("robust", "quorum", "said"), [("trim", 1, True), ("trim", 3, False), ("none", 1, False)])
+def test_a_syncer_says_when_a_robust_merge_may_be_none(
+    run_of: MakeRun, caplog: pytest.LogCaptureFixture, robust: str, quorum: int, said: bool
+) -> None:
+    run = run_of(merge={"robust": robust}, sync={"min_quorum": quorum})
+    SyncerNode(run.config).close()
+    assert ("merged as if nobody were hostile" in caplog.text) == said
