@@ -112,6 +112,7 @@ def test_an_end_that_was_not_told_keeps_nobody_out(server_of: Callable[..., Serv
 def test_half_open_handshakes_are_cut_off(server_of: Callable[..., Server], trickles: bool) -> None:
     """Also one that goes on, byte by byte: the time counts from its beginning."""
     server = server_of(handshake_s=0.5)
+    assert server.socket.getsockopt(zmq.HANDSHAKE_IVL) == 500
     began = time.monotonic()
     made = server.dial()
     made.settimeout(0.05)

@@ -14,6 +14,7 @@ from zdiloco.node import roads as roads_module
 from zdiloco.node.clock import monotonic
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import NetParams
+from zdiloco.node.reading import Arrival
 from zdiloco.node.roads import Offered, Roads
 from zdiloco.node.sockets import Road, dialling, identity_of, serving
 from zdiloco.node.transfers import Transfers
@@ -266,3 +267,25 @@ def test_an_error_of_ours_ends_the_loop(pair: Pair) -> None:
     pair.up.wake.post(explode)
     with pytest.raises(RuntimeError, match="a bug"):
         pair.up.loop.run(pair.up.role)
+
+
+@pytest.mark.parametrize(("useful", "passes"), [(0, 1), (50, 1), (500, 3)])
+def test_time_passes_though_a_flood_of_what_is_dropped_never_ends(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, useful: int, passes: int
+) -> None:
+    """Where nearly all of a pass was for nothing, inputs are as good as drained; else it goes on, for a while."""
+    taken: list[int] = []
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(pair.up.loop, "_clock", lambda: len(taken) / 2.5 + 1e-9 * next(ticks))
+
+    def receive(road: Road, most: int) -> Iterator[Any]:
+        if road is Road.CONTROL:
+            taken.append(most)
+            for number in range(most):
+                yield Arrival(KEY, BEAT, None) if number < useful else None
+
+    monkeypatch.setattr(pair.up.roads, "receive", receive)
+    pair.up.role.seen.clear()
+    pair.up.loop.turn(pair.up.role)
+    assert len(taken) == passes
+    assert pair.up.role.seen[-1] == "time"
