@@ -209,6 +209,23 @@ def _all_free(base: int, count: int) -> bool:
     return True
 
 
+def _found_ports(count: int) -> int:
+    for _ in range(2_000):
+        base = next(_bases)
+        for _ in range(count - 1):
+            next(_bases)
+        base = 20_000 + base % 12_000
+        if base + count <= 32_000 and _all_free(base, count):
+            return base
+    raise RuntimeError(f"no {count} free ports in a row on 127.0.0.1 between 20000 and 32000")
+
+
+@pytest.fixture(scope="session")
+def module_ports() -> Callable[[int], int]:
+    """`free_ports`, for fixtures that outlive a test."""
+    return _found_ports
+
+
 @pytest.fixture
 def free_ports() -> Callable[[int], int]:
     """Return a function: count -> base, where base..base+count-1 are free loopback ports, never handed out before.
@@ -217,14 +234,4 @@ def free_ports() -> Callable[[int], int]:
     process may, on purpose.
     """
 
-    def find(count: int) -> int:
-        for _ in range(2_000):
-            base = next(_bases)
-            for _ in range(count - 1):
-                next(_bases)
-            base = 20_000 + base % 12_000
-            if base + count <= 32_000 and _all_free(base, count):
-                return base
-        raise RuntimeError(f"no {count} free ports in a row on 127.0.0.1 between 20000 and 32000")
-
-    return find
+    return _found_ports

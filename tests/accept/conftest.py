@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import zmq
 
+from tests.accept.siege import Siege
 from tests.accept.stage import Stage
 from tests.node.conftest import run_of  # noqa: F401 - a fixture
 from zdiloco.chaos.forked import Nursery
@@ -34,3 +36,16 @@ def cold_stage(tmp_path: Path, free_ports: Callable[[int], int]) -> Iterator[Sta
     found = Stage(tmp_path, free_ports(4))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="module")
+def siege(
+    tmp_path_factory: pytest.TempPathFactory, module_ports: Callable[[int], int], forks: Nursery
+) -> Iterator[Siege]:
+    """A run with keys: its syncer serves, and nobody has joined. The attacks of one file are made on it in turn."""
+    stage = Stage(tmp_path_factory.mktemp("siege"), module_ports(4), forks)
+    with zmq.Context() as context:
+        found = Siege(stage, context)
+        found.start_syncer()
+        yield found
+        stage.close()

@@ -140,7 +140,7 @@ def ended(scene: Scene) -> dict[int, Outcome]:
 
 @pytest.mark.parametrize("number", range(len(ROWS)), ids=[row.what for row in ROWS])
 def test_a_row_holds(number: int, scene: Scene, ended: dict[int, Outcome]) -> None:
-    """What a row says is what the process says; checkpoints that no command takes are among them (D-59)."""
+    """F-7: What a row says is what the process says; checkpoints that no command takes are among them (D-59)."""
     row, found = scene.real(ROWS[number]), ended[number]
     if any(re.search(r"=(sealed|full)", word) for word in row.words) and not scene.mounted:
         skip_unless_ci()

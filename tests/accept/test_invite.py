@@ -38,6 +38,7 @@ def merged(stage: Stage) -> float:
 
 
 def test_a_stranger_joins_by_a_line_and_a_second_one_does_not(stage: Stage) -> None:
+    """K-8."""
     stage.write(net={"keys": str(keys_of(stage)), "listen": "0.0.0.0"})
     assert invited(stage, "eu-0").errors.count("say --host") == 1, "by 127.0.0.1 nobody else gets here"
     line = invited(stage, "eu-0", "--host", "127.0.0.1").output.strip()

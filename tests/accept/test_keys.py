@@ -48,6 +48,7 @@ class Sites:
 
 
 def test_a_run_over_three_sites_with_keys(stage: Stage) -> None:
+    """K-12."""
     sites = Sites(stage)
     stage.write(net={"keys": str(sites.place("syncer")), "listen": "0.0.0.0"})  # beyond loopback, and not insecure
     early = stage.sync()

@@ -47,7 +47,7 @@ FAULTS = [
 def test_the_others_are_unharmed_and_it_is_merged_again(
     stage: Stage, fault: str, counted: str, starts_over: bool
 ) -> None:
-    """C-41 for what is not finite or absurd, C-55 for a wrong sign ten times and for nothing at all."""
+    """M-9: C-41 for what is not finite or absurd, C-55 for a wrong sign ten times and for nothing at all."""
     stage.write(run={"target_tokens": TARGET_TOKENS}, sync={"min_quorum": 2})
     syncer = stage.sync()
     healthy = [stage.script(name, seed=seed) for seed, name in enumerate(("east", "west"))]

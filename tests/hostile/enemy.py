@@ -11,7 +11,7 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgpack
@@ -28,15 +28,21 @@ PORTS = {road: at for at, road in enumerate(Road)}
 
 
 class Enemy:
-    """Two sockets, control and bulk, that say what they are told under `identity` (a member's, or any bytes)."""
+    """Two sockets, control and bulk, that say what they are told under `identity` (a member's, or any bytes).
 
-    def __init__(self, context: Any, port: int, identity: MemberKey | bytes) -> None:
+    `options`: what else they are set to before they are connected, such as keys."""
+
+    def __init__(
+        self, context: Any, port: int, identity: MemberKey | bytes, options: Mapping[int, Any] | None = None
+    ) -> None:  # fmt: skip
         name = identity_of(identity) if isinstance(identity, MemberKey) else identity
         self.sockets = {road: context.socket(zmq.DEALER) for road in (Road.CONTROL, Road.BULK)}
         for road, made in self.sockets.items():
             made.setsockopt(zmq.LINGER, 0)
             made.setsockopt(zmq.IDENTITY, name)
             made.setsockopt(zmq.SNDTIMEO, int(LIMIT_S * 1000))
+            for option, value in (options or {}).items():
+                made.setsockopt(option, value)
             made.connect(f"tcp://127.0.0.1:{port + PORTS[road]}")
 
     def frames(self, road: Road, *frames: bytes) -> None:

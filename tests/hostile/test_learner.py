@@ -158,6 +158,7 @@ def start_again(run: Any) -> Any:
 def test_a_learner_whose_syncer_is_replaced_by_an_impostor_trains_on(
     run_of: MakeRun, impostors: Callable[..., Impostor], seed: int
 ) -> None:
+    """W-15."""
     run = run_of(net={"receive_bytes": 2**20})
     syncer = run.start_syncer()
     trainer = run.join("a")
@@ -200,7 +201,7 @@ def test_a_learner_that_meets_an_impostor_first_joins_the_syncer_later(
 
 
 def test_payloads_that_are_no_payloads(run_of: MakeRun, impostors: Callable[..., Impostor]) -> None:
-    """Zip bombs and frames of 8 MB as chunks of nothing: they are dropped, and nothing unpacks them."""
+    """W-15: Zip bombs and frames of 8 MB as chunks of nothing: they are dropped, and nothing unpacks them."""
     run = run_of()
     syncer = run.start_syncer()
     trainer = run.join("a")

@@ -49,6 +49,7 @@ def member(scene: Scene, key: MemberKey = EVE, steps: int = 0) -> tuple[Enemy, S
 
 
 def test_a_member_that_asks_for_ever_is_given_so_much_and_no_more(scene: Scene) -> None:
+    """P-16."""
     enemy, stamp = member(scene)
     kind = _kind(scene)
     fragments = len(scene.syncer.machine.desk.fragments)
@@ -66,6 +67,7 @@ def test_a_member_that_asks_for_ever_is_given_so_much_and_no_more(scene: Scene) 
 
 
 def test_offers_that_nobody_asked_for_are_refused_and_nothing_is_fetched(scene: Scene) -> None:
+    """P-16."""
     enemy, stamp = member(scene)
     reserved = scene.syncer.transfers.inbox.reserved_bytes
     for number in range(300):
@@ -143,7 +145,7 @@ def spoiled(scene: Scene, how: str) -> Callable[[w.Lend], tuple[w.Body, bytes]]:
 def test_a_newcomer_takes_no_garbage_whoever_lends_it(
     scene: Scene, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The liar has made most steps, so it is asked first; then the honest one is, and what it lends is taken."""
+    """M-8: The liar has made most steps, so it is asked first; then the honest one is, and what it lends is taken."""
     monkeypatch.setattr(learner_loans, "CODEC", "fp32")
     monkeypatch.setattr("zdiloco.core.loans.CARRY_S", 1.0)
     liar = BadLender(scene, spoiled(scene, how))

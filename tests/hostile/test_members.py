@@ -107,7 +107,7 @@ def test_chunks_without_credit_and_chunks_of_finished_transfers(scene: Scene) ->
 
 
 def test_a_member_that_offers_everything_and_delivers_nothing(scene: Scene) -> None:
-    """Sizes, codecs, versions and names without sense; announced, never sent. Memory stays in the budget."""
+    """P-10: Sizes, codecs, versions and names without sense; announced, never sent. Memory stays in the budget."""
     enemy, welcome = member(scene)
     numel, inbox = scene.syncer.body.layout.numels[0], scene.syncer.transfers.inbox
     for seq in range(1, 400):
@@ -160,7 +160,7 @@ def chatter(rng: random.Random, scene: Scene, welcome: w.Welcome) -> Any:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_members_that_say_anything(scene: Scene, seed: int) -> None:
-    """Under two identities in turns, with chunks of what they offer and frames that are none."""
+    """P-15: Under two identities in turns, with chunks of what they offer and frames that are none."""
     rng = random.Random(seed)
     enemies = [member(scene, MemberKey("eve", 666)), member(scene, MemberKey("mallory", 5))]
     noise = nonsense(rng)

@@ -137,7 +137,7 @@ def opened() -> Iterator[list[socket.socket]]:
 
 @pytest.mark.slow
 def test_five_hundred_connections_that_come_say_nothing_and_go(scene: Scene, opened: list[socket.socket]) -> None:
-    """User case E-81: half of them shake hands; 500 at once, and 500 one after the other. Descriptors are flat."""
+    """W-2: User case E-81: half of them shake hands; 500 at once, and 500 one after the other. Descriptors are flat."""
     figures, port = scene.figures, scene.stage.port
     flat = figures.descriptors
     for at in range(250):
@@ -160,7 +160,7 @@ def test_five_hundred_connections_that_come_say_nothing_and_go(scene: Scene, ope
 
 @pytest.mark.slow
 def test_subscribers_that_never_read(scene: Scene, opened: list[socket.socket]) -> None:
-    """User case E-77: ten subscribers that read nothing while far more is broadcast than all of them may hold."""
+    """W-12: User case E-77: ten subscribers that read nothing while far more is broadcast than all of them may hold."""
     for road in (Road.CONTROL_CAST, Road.BULK_CAST):
         for _ in range(10):
             made = socket.socket()
@@ -196,7 +196,7 @@ def _subscribe(made: socket.socket) -> None:
 
 @pytest.mark.slow
 def test_peers_that_ask_for_everything_and_read_nothing(scene: Scene, zctx: Any) -> None:
-    """Ten that were welcomed give credit for every state that they hear of, and never read a chunk."""
+    """W-13: Ten that were welcomed give credit for every state that they hear of, and never read a chunk."""
 
     def greedy(number: int) -> Any:
         def ask(over: threading.Event) -> None:
@@ -247,7 +247,7 @@ def _decoded(data: bytes) -> Any:
 
 @pytest.mark.slow
 def test_a_flood_of_garbage_from_all_sides(scene: Scene, zctx: Any) -> None:
-    """Three peers send garbage, and chunks that nobody granted, as fast as this machine can."""
+    """W-14: Three peers send garbage, and chunks that nobody granted, as fast as this machine can."""
 
     def flood(seed: int) -> Any:
         def send(over: threading.Event) -> None:
@@ -278,7 +278,7 @@ def test_a_flood_of_garbage_from_all_sides(scene: Scene, zctx: Any) -> None:
 
 
 def test_a_member_that_is_refused_all_the_time_does_not_fill_the_log(scene: Scene, zctx: Any) -> None:
-    """Hellos of ever new names, each of them news: the log grows at a bounded rate."""
+    """P-14: Hellos of ever new names, each of them news: the log grows at a bounded rate."""
     for number in range(1, 200):
         made = Enemy(zctx, scene.stage.port, MemberKey(f"eve-{number}", number))
         made.say(w.Hello(name=f"eve-{number}", incarnation=number, watching=True))

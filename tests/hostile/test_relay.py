@@ -72,7 +72,7 @@ def test_what_the_upstream_does_not_take_waits_within_bounds_and_others_are_serv
 
 @pytest.mark.slow
 def test_nobody_can_end_a_relay_or_speak_for_another(stage_of: MakeStage, zctx: Any) -> None:
-    """Malformed, of another version, too large, from nobody, in another's name: counted, and nothing of it upstream."""
+    """W-16: malformed, of another version, too large, from nobody, in another's name: counted, and nothing upstream."""
     stage = stage_of(lambda net: replace(net, **OPEN))
     honest = stage.client("honest")
     stage.listening(honest)

@@ -20,7 +20,7 @@ MakeRun = Callable[..., Any]
 
 
 def test_headers_of_every_wrong_kind(scene: Scene) -> None:
-    """User cases E-85 and E-91: 2^60 bytes, pickles, bombs, deep nesting, wrong types, negative sizes, repeats."""
+    """W-3: User cases E-85 and E-91: 2^60 bytes, pickles, bombs, deep nesting, wrong types, negative sizes, repeats."""
     enemy = scene.enemy()
     wrong = malformed_headers()
     for road in (Road.CONTROL, Road.BULK):
@@ -117,7 +117,7 @@ def test_what_was_recorded_counts_for_nobody_else(
 def test_what_was_recorded_of_a_process_that_has_left_counts_no_more(
     scene_of: Callable[[int], Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ghost: the very frames, under the very identity, when its owner is gone and another of its name is here."""
+    """K-11: a ghost: the very frames, under the very identity, when its owner is gone and another of its name here."""
     recorder = Recorder(monkeypatch)
     scene = scene_of(2)
     ghost = node_of(scene.trainers[0]).key

@@ -92,7 +92,7 @@ def test_a_run_with_keys_trains_and_answers(run_of: MakeRun, folder: Folder) -> 
 
 
 def test_nothing_of_a_run_with_keys_can_be_read_on_its_way(run_of: MakeRun, folder: Folder) -> None:
-    """A stranger who listens to the broadcast without a key gets nothing; nor does one with a key of its own making."""
+    """K-13: who listens to the broadcast without a key gets nothing; nor does one with a key of its own making."""
     run = run_of(net=folder.net)
     run.start_syncer()
     run.join("a")

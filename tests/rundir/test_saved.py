@@ -177,6 +177,7 @@ def test_a_damaged_newest_gives_way_to_the_one_before(
 
 
 def test_a_pipe_and_what_no_memory_holds_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """F-6."""
     states = SavedStates(tmp_path, "a")
     write(states, 1)
     os.mkfifo(states._folder / f"a-000000003-{'0' * 32}.safetensors")
@@ -197,7 +198,7 @@ def renamed(states: SavedStates, head: dict[str, str], tensors: dict[str, Tensor
 
 
 def test_what_is_not_ours_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """User case D-59."""
+    """F-6: User case D-59."""
     states = SavedStates(tmp_path, "a")
     path = write(states, 1, name="b")
     with pytest.raises(ForeignState, match="is the state of learner 'b', not of 'a'"):
