@@ -16,6 +16,7 @@ import zmq
 
 from tests.accept.stage import WATCHER, Child, Stage, assert_balanced
 from tests.hostile.enemy import PORTS, Enemy
+from tests.hostile.scene import OPEN
 from tests.hostile.test_processes import Figures
 from zdiloco.node.keys import Pair, load_pair, load_public
 from zdiloco.node.query import Query
@@ -49,7 +50,8 @@ class Siege:
         allowed_of(stage)
         self.keys = stage.folder / "keys"
         stage.write(
-            sync={"budget_bytes": 16 * MB, "sync_period": 4, "recover_wait_s": 4.0}, net={"keys": str(self.keys)}
+            sync={"budget_bytes": 16 * MB, "sync_period": 4, "recover_wait_s": 4.0},
+            net={"keys": str(self.keys), **OPEN},  # what holds though all that is sent is read
         )
         self.incarnations = itertools.count(1000)
         self._rogues = iter(ROGUES)
