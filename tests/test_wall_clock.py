@@ -9,6 +9,7 @@ FOR_PEOPLE = {
     "zdiloco/node/syncer.py": 1, "zdiloco/demo/learner_log.py": 1,  # in the header of a journal, and of a log
     "zdiloco/doctor/clock.py": 1, "zdiloco/node/about.py": 1,  # of two machines, to be compared for people
     "zdiloco/node/allowed.py": 1, "zdiloco/node/guard.py": 1,  # the last day of a key, which is a day of people
+    "zdiloco/node/invited.py": 1, "zdiloco/cli/invite.py": 1,  # and of an invitation
     "zdiloco/cli/logs.py": 2, "zdiloco/cli/checkpoint.py": 2,  # before a log line, and beside a file
 }  # fmt: skip
 """Where wall time is written down or shown, and how often it is named there."""

@@ -107,7 +107,7 @@ def banned(run: Run) -> list[str]:
 def test_a_flood_of_one_key_is_dropped_and_banned_and_the_others_go_on(
     run_of: Any, folder: Folder, insider_of: Callable[..., Insider], road: Road
 ) -> None:
-    """Well-formed words, or chunks that nobody asked for; the status says who, why and until when."""
+    """W-17: well-formed words, or chunks that nobody asked for; the status says who, why and until when."""
     run = run_of(net={**folder.net, **QUICK, "peer_unasked_bytes_per_s": 2.0**16, "ban_s": 60.0})
     run.start_syncer()
     run.join("a")
@@ -209,7 +209,7 @@ def test_a_learner_joins_while_hundreds_knock_and_say_nothing(run_of: Any, folde
 
 
 def test_idle_connections_beyond_the_most_are_hung_up_and_the_run_goes_on(run_of: Any, folder: Folder) -> None:
-    """User case E-81: descriptors stay bounded; who is in stays in."""
+    """W-18, user case E-81: descriptors stay bounded; who is in stays in."""
     run = run_of(net={**folder.net, "most_connections": 40, "handshake_s": 30.0})
     syncer = run.start_syncer()
     run.join("a")
