@@ -139,7 +139,7 @@ def table(seed: int, steps: int, say: Callable[[str], None], poisons: Sequence[s
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_short_run_is_not_lost_to_one_that_goes_backward_and_claims_most_tokens(say: Callable[[str], None]) -> None:
-    """C-55: what no bound on norms sees."""
+    """C-55, M-10: what no bound on norms sees."""
     liar = "sign flipped, says 1000 times the tokens"
     control, *_ = loss_of(0, 72, "none", "nobody")
     plain, *_ = loss_of(0, 72, "none", liar)
