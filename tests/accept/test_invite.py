@@ -66,3 +66,23 @@ def test_a_stranger_joins_by_a_line_and_a_second_one_does_not(stage: Stage) -> N
     stage.until(lambda: told(stage).get("rounds", 0) >= 1, "it goes on", syncer, again)
     assert invited(stage, "eu-0", "--host", "h").errors.count("eu-0 has joined already") == 1
     stage.end(again, syncer)
+
+
+def test_what_is_wrong_with_an_invitation_is_said(stage: Stage) -> None:
+    """A folder of somebody else, hosts that are none, names that cannot be withdrawn: one line, code 2."""
+    stage.write(net={"keys": str(keys_of(stage))})
+    for host in ("10.0.0.5:5700", "tcp://10.0.0.5", "[::1]"):
+        assert "without scheme, port or brackets" in invited(stage, "eu-0", "--host", host).errors
+    assert "eu-0 was not invited" in invited(stage, "eu-0", "--withdraw").errors
+    line = invited(stage, "eu-0", "--host", "127.0.0.1").output.strip()
+    syncer = stage.sync()
+    joins = ("join", line, "--dir", str(stage.folder / "eu-0"))
+    assert stage.command(*joins, label="join").wait() == 0
+    assert stage.command(*joins, label="again").wait() == 0
+    for other, told in (("eu-1", "say another --dir"), ("eu-0", "")):
+        invited(stage, other, "--withdraw")
+        line = invited(stage, other, "--host", "127.0.0.1").output.strip()
+        command = stage.command("join", line, *joins[2:], label=f"join-{other}")
+        assert command.wait() == (2 if told else 0), command.errors
+        assert told in command.errors
+    stage.end(syncer)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.parts import LIMIT_S, bad, dialled, far_side, need, serving, talker
+from tests.node.test_keys import Folder
 from zdiloco.config import from_tree
 from zdiloco.doctor.dial import Link, measure_link
 from zdiloco.doctor.disk import read_disk
@@ -143,9 +144,10 @@ def test_ports_that_are_taken_are_found_and_free_ones_are_left_free(free_ports: 
 
 
 @pytest.fixture
-def living(free_ports: Ports, tmp_path: Path) -> Iterator[SyncerNode]:
-    """A syncer at work."""
-    tree = {"run": {"dir": str(tmp_path / "run")}, "net": {"port": free_ports(4)}}
+def living(request: pytest.FixtureRequest, free_ports: Ports, tmp_path: Path) -> Iterator[SyncerNode]:
+    """A syncer at work; with keys where a test asks for them."""
+    keys = Folder(tmp_path / "keys", "a").net if getattr(request, "param", False) else {}
+    tree = {"run": {"dir": str(tmp_path / "run")}, "net": {"port": free_ports(4), **keys}}
     node = SyncerNode(from_tree(tree))
     thread = node.start()
     yield node
@@ -155,9 +157,10 @@ def living(free_ports: Ports, tmp_path: Path) -> Iterator[SyncerNode]:
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("living", [False, True], ids=["open", "keys"], indirect=True)
 def test_a_living_syncer_tells_its_version_and_time_and_is_left_in_peace(living: SyncerNode, tmp_path: Path) -> None:
     port = living.settings.net.port
-    findings = examine(patient(port, tmp_path), QUICK)
+    findings = examine(patient(port, tmp_path, dials=dialled(port, net=replace(living.settings.net, key="a"))), QUICK)
     assert bad(findings) == {}
     told = {finding.check: finding for finding in findings}
     assert told["port"].measured.startswith(f"bulk_cast 127.0.0.1:{port + 3}: a syncer or relay")

@@ -1,6 +1,7 @@
 """An invitation: its line, the files of who was invited, and that it is good once."""
 
 import datetime
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,23 @@ import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
+from zmq.utils.monitor import parse_monitor_message
 
 from tests.node.conftest import Run
 from tests.node.test_keys import Folder, alone, ends
 from zdiloco.config import RunConfig, from_tree, of_shared, shared
+from zdiloco.core.machine import SYNCER
+from zdiloco.core.messages import Unwelcome
 from zdiloco.errors import ConfigError, LinkError
 from zdiloco.node.allowed import Right, load_allowed
 from zdiloco.node.guard import Guard
 from zdiloco.node.hooks import Hooks
 from zdiloco.node.invitation import PREFIX, Invitation, from_line, to_line
 from zdiloco.node.invited import accept, invite, load_invited, withdraw
-from zdiloco.node.joiner import join
+from zdiloco.node.joiner import Joiner, join
 from zdiloco.node.keys import Keys, load_pair, make_pair
-from zdiloco.wire.invitations import Join
+from zdiloco.rundir.disk import Disk
+from zdiloco.wire.invitations import Join, Joined
 
 TODAY = datetime.date(2026, 11, 29)
 WEEK = TODAY + datetime.timedelta(days=7)
@@ -103,11 +108,11 @@ def test_an_invitation_can_be_repeated_until_it_is_used_and_withdrawn_after(tmp_
         invite(tmp_path, "eu-0", WEEK)
     withdraw(tmp_path, "eu-0")
     assert not load_invited(tmp_path)
-    with pytest.raises(ConfigError, match="eu-0 cannot be withdrawn"):
+    with pytest.raises(ConfigError, match="eu-0 was not invited"):
         withdraw(tmp_path, "eu-0")
 
 
-@pytest.mark.parametrize("name", ["status", "relay", "../x", ""])
+@pytest.mark.parametrize("name", ["status", "relay", "syncer", "../x", ""])
 def test_names_that_cannot_be_are_not_invited(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError):
         invite(tmp_path, name, WEEK)
@@ -164,13 +169,70 @@ def test_an_invitation_is_good_once(door: Callable[[], Guard], tmp_path: Path) -
         assert each.allowed.may_say(mine, "eu-0", object(), WEEK + datetime.timedelta(days=400))
 
 
-def test_a_disk_that_is_full_lets_nobody_join(door: Callable[[], Guard], tmp_path: Path) -> None:
+def test_a_line_that_was_withdrawn_or_replaced_is_void_at_once(door: Callable[[], Guard], tmp_path: Path) -> None:
+    """Though the list has not been read anew: nobody has knocked since."""
+    for name in ("eu-0", "eu-1", "eu-2"):
+        invite(tmp_path / "invited", name, WEEK)
+    guard, key = door(), zmq.curve_keypair()[0].decode()
+    second = invite(tmp_path / "invited", "eu-0", WEEK)
+    assert "is void" in guard.join("eu-0", key)
+    withdraw(tmp_path / "invited", "eu-1")
+    assert "is void" in guard.join("eu-1", key)
+    assert load_invited(tmp_path / "invited")["eu-0"].key == second.public.decode(), "nobody's file was replaced"
+    assert "eu-1" not in load_invited(tmp_path / "invited")
+    assert guard.join("eu-2", key) == ""
+
+
+def test_when_all_who_were_invited_are_withdrawn_nobody_may_connect(door: Callable[[], Guard], tmp_path: Path) -> None:
+    """There never was a list, so that there is none is no mistake; where there was one it is."""
     invite(tmp_path / "invited", "eu-0", WEEK)
     guard, key = door(), zmq.curve_keypair()[0].decode()
-    (tmp_path / "invited").rename(tmp_path / "gone")
-    assert "cannot keep its key" in guard.join("eu-0", key)
+    assert guard.join("eu-0", key) == ""
+    withdraw(tmp_path / "invited", "eu-0")
+    assert guard.reload() == {"eu-0"}
+    assert guard.allowed.entries == {}
+    (tmp_path / "allowed.toml").write_text(f'[eu-1]\nkey = "{key}"\n')
+    other = door()
+    (tmp_path / "allowed.toml").unlink()
+    assert other.reload() == set()
+    assert other.allowed.name_of(key) == "eu-1"
+
+
+def test_a_list_that_is_being_written_puts_nobody_out(door: Callable[[], Guard], tmp_path: Path) -> None:
+    """An editor moves it away for a moment, just as a stranger knocks or a SIGHUP comes."""
+    key = zmq.curve_keypair()[0].decode()
+    listed = tmp_path / "allowed.toml"
+    listed.write_text(f'[eu-9]\nkey = "{key}"\n')
+    invite(tmp_path / "invited", "eu-0", WEEK)
+    guard = door()
+    listed.rename(tmp_path / "away")
+    pair = invite(tmp_path / "invited", "eu-1", WEEK)
+    assert guard._look_for_invited()
+    assert guard.allowed.name_of(pair.public.decode()) == "eu-1"
+    assert guard.reload() == set()
+    assert guard.expired() == set()
+    assert guard.allowed.name_of(key) == "eu-9"
+
+
+def test_who_joins_with_a_key_of_the_list_spoils_no_list(door: Callable[[], Guard], tmp_path: Path) -> None:
+    """It is listed later: then its entry counts, and the other one's does not."""
+    invite(tmp_path / "invited", "thief", WEEK)
+    guard, key = door(), zmq.curve_keypair()[0].decode()
+    assert guard.join("thief", key) == ""
+    (tmp_path / "allowed.toml").write_text(f'[owner]\nkey = "{key}"\n')
+    assert guard.reload() == {"thief"}
+    assert door().allowed.name_of(key) == "owner"
+
+
+def test_a_disk_that_is_full_lets_nobody_join(
+    door: Callable[[], Guard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invite(tmp_path / "invited", "eu-0", WEEK)
+    guard, key = door(), zmq.curve_keypair()[0].decode()
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space left")))
+        assert "cannot keep its key" in guard.join("eu-0", key)
     assert guard.allowed.name_of(key) == ""
-    (tmp_path / "gone").rename(tmp_path / "invited")
     assert guard.join("eu-0", key) == ""
 
 
@@ -243,6 +305,34 @@ def test_who_has_an_invitation_gets_nothing_else_by_it(run: Run, tmp_path: Path)
         place.write_text(f'metadata\ncurve\n    public-key = "{key.decode()}"\n{secret}')
     (tmp_path / "thief" / "syncer.key").write_bytes((Path(run.config.net.keys) / "syncer.key").read_bytes())
     assert "may not say Hello as eu-0" in ends(alone(run, "eu-0", keys=str(tmp_path / "thief")))
+
+
+@pytest.mark.net
+@pytest.mark.parametrize("road", [2, 3])
+def test_who_has_an_invitation_hears_nothing(run: Run, road: int) -> None:
+    """Whoever has seen the line would otherwise read what is published, also after it was used."""
+    invitation, port = invitation_of(run), run.config.net.port
+    with zmq.Context() as context, context.socket(zmq.SUB) as listener:
+        listener.setsockopt(zmq.LINGER, 0)
+        listener.curve_publickey, listener.curve_secretkey = invitation.pair.public, invitation.pair.secret
+        listener.curve_serverkey = invitation.server.encode()
+        told = listener.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        listener.connect(f"tcp://127.0.0.1:{port + road}")
+        assert told.poll(30_000)
+        assert parse_monitor_message(told.recv_multipart())["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        listener.disable_monitor()
+        told.close(0)
+
+
+@pytest.mark.net
+def test_a_joiner_that_was_heard_twice_believes_that_it_has_joined(tmp_path: Path) -> None:
+    """The second Join came by a key that was used up."""
+    joiner = Joiner(an_invitation(), an_invitation().pair)
+    yes, no = Joined(run_id="r", settings=()), Unwelcome(reason="key", text="used", fatal=True)
+    for message in (Unwelcome(reason="banned", text="wait", fatal=False), yes, no):
+        joiner.on_message(SYNCER, message, 0.0)
+    assert joiner._answer == yes
+    joiner.close()
 
 
 @pytest.mark.net

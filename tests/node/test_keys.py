@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from tests.node.conftest import LIMIT_S, Run, Trainer
 from tests.node.relays import Regions
@@ -319,7 +320,8 @@ def test_every_server_socket_has_a_door(run_of: MakeRun, folder: Folder, road: R
     run = run_of(net=folder.net)
     syncer = run.start_syncer()
     served = syncer.roads.sockets[road]
-    assert (served.getsockopt(zmq.MECHANISM), served.getsockopt(zmq.ZAP_DOMAIN)) == (zmq.CURVE, b"zdiloco")
+    domain = b"zdiloco.cast" if road in (Road.CONTROL_CAST, Road.BULK_CAST) else b"zdiloco"
+    assert (served.getsockopt(zmq.MECHANISM), served.getsockopt(zmq.ZAP_DOMAIN)) == (zmq.CURVE, domain)
     assert served.getsockopt(zmq.ZAP_ENFORCE_DOMAIN) == 1
 
 
@@ -375,7 +377,7 @@ def test_a_door_that_is_open_is_found_before_anybody_is_served(
     if mistake == "everybody":
         monkeypatch.setattr(Allowed, "why_not", lambda *_: "")
     else:
-        monkeypatch.setattr(Guard, "options", lambda *_: {})
+        monkeypatch.setattr(Guard, "options", lambda *_, **__: {})
     with pytest.raises(MachineError, match="lets in a key that nobody has allowed"):
         run.start_syncer() if who == "syncer" else region_of(run.config.net)
 
@@ -389,3 +391,26 @@ def test_knocking_at_ones_own_doors_is_no_strangers_doing(
     assert syncer.roads.strangers == {}
     assert syncer.roads.guard.strangers == {}
     assert "turned away" not in caplog.text
+
+
+@pytest.mark.parametrize("road", [Road.CONTROL_CAST, Road.BULK_CAST])
+def test_a_long_subscription_ends_the_connection(run_of: MakeRun, folder: Folder, road: Road) -> None:
+    """Each byte of it would cost the publisher fifty."""
+    run = run_of(net=folder.net)
+    syncer = run.start_syncer()
+    own, port = load_pair(folder.place, "watcher"), run.config.net.port + list(Road).index(road)
+    with zmq.Context() as context, context.socket(zmq.SUB) as listener:
+        listener.setsockopt(zmq.LINGER, 0)
+        listener.setsockopt(zmq.RECONNECT_IVL, -1)
+        listener.curve_publickey, listener.curve_secretkey = own.public, own.secret
+        listener.curve_serverkey = load_public(folder.place, "syncer")
+        told = listener.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        listener.connect(f"tcp://127.0.0.1:{port}")
+        assert told.poll(LIMIT_S * 1000)
+        assert parse_monitor_message(told.recv_multipart())["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        listener.setsockopt(zmq.SUBSCRIBE, b"x" * 100_000)
+        assert told.poll(LIMIT_S * 1000)
+        assert parse_monitor_message(told.recv_multipart())["event"] == zmq.EVENT_DISCONNECTED
+        listener.disable_monitor()
+        told.close(0)
+    assert syncer.failure is None

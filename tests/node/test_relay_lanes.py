@@ -1,5 +1,6 @@
 """Who may have a lane of a relay when there are more learners than lanes; and lanes that end while others are read."""
 
+import errno
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,3 +138,17 @@ def test_a_station_that_another_one_ends_in_the_same_pass_is_not_read(zctx: Any)
     for roads in (*here.values(), *there):
         roads.close(0)
     wake.close()
+
+
+def test_where_no_socket_is_free_a_learner_is_turned_away_and_the_relay_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library frees closed ones late: many new names at once would otherwise end the relay."""
+    place = Place(monkeypatch)
+
+    def none_free(*_: Any) -> Roads:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(relay_lanes, "lane_roads", none_free)
+        assert place.comes("a", 0.0) is None
+    assert len(place.lanes) == 0
+    assert place.comes("a", 1.0) is not None

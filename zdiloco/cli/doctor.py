@@ -98,7 +98,7 @@ def _patient(config: "RunConfig", role: str, file: str, options: dict[str, Any])
     region = replace(usual, rtt_s=usual.rtt_s if rtt_s is None else rtt_s, relay=role == "relay")
     asked = Asked(fleet=Fleet(regions=(region,)), model=model_of(options, config), settings=settings_of(config))
     timeout_s = options["timeout"] or ANSWER_S
-    dials = Dialled(host=config.net.connect, port=config.net.port, timeout_s=timeout_s)
+    dials = Dialled(host=config.net.connect, port=config.net.port, timeout_s=timeout_s, net=config.net)
     return Patient(
         need=need_of(Role(role), asked, on_cpu=config.task.device == "cpu"),
         run_dir=config.run.path,

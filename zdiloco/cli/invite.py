@@ -56,11 +56,15 @@ def invite(
         Invitation(host=host, port=net.port, run=config.run.name, name=name, server=server, secret=secret)
     )  # fmt: skip
     click.echo(f"good once, until {expires}; on the other machine: zdiloco learner --join LINE", err=True)
+    kept = folder.resolve() / f"{name}.toml"
+    click.echo(f"kept in {kept}, where this run's syncer must look; an earlier line is void", err=True)
     click.echo(line)
 
 
 def _reached(net: "NetParams", host: str) -> str:
     """By which name others reach this syncer. Raises ConfigError where that cannot be."""
+    import ipaddress
+
     from zdiloco.errors import ConfigError
     from zdiloco.node.params import LOOPBACK, NetParams
 
@@ -69,4 +73,9 @@ def _reached(net: "NetParams", host: str) -> str:
             f"net.connect is {net.connect!r}, by which every machine reaches itself: say --host, or set net.connect to "
             "the name or address of this syncer"
         )
-    return NetParams(connect=host or net.connect).connect
+    try:
+        if ":" in host:
+            ipaddress.IPv6Address(host.partition("%")[0])
+        return NetParams(connect=host or net.connect).connect
+    except (ValueError, ConfigError):
+        raise ConfigError(f"--host is {host!r}; it is a name or an address, without scheme, port or brackets") from None

@@ -13,7 +13,7 @@ from zdiloco.cli.options import log_level, overrides
 @click.command()
 @click.argument("run_toml", metavar="[RUN.toml]", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @click.option("--name", help="Name of this learner; no two learners of a run share one.")
-@click.option("--join", "line", metavar="LINE", help="Join by an invitation (zdiloco invite): no RUN.toml, no --name.")
+@click.option("--join", "line", metavar="LINE", help="Join by an invitation (zdiloco invite; -: standard input).")
 @folder
 @click.option(
     "--shard",

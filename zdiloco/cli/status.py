@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds to wait for the answer."
 )
-@click.option("--keys", default="", metavar="DIR", help="Folder with one secret key, ours, and the syncer's.")
+@click.option("--keys", default="", metavar="DIR", help="Folder with our secret key, and the syncer's public one.")
+@click.option("--key", default="", metavar="NAME", help="Which secret key in --keys is ours, where there are more.")
 @click.option(
     "--server-key", default="syncer", show_default=True, metavar="NAME", help="Whose public key in --keys ENDPOINT has."
 )
 @click.option("--relay", is_flag=True, help="Ask the relay at ENDPOINT (its relay.port) how it stands itself.")
 @log_level
-def status(
-    endpoint: str, as_json: bool, timeout: float, keys: str, server_key: str, relay: bool
-) -> None:  # fmt: skip
+def status(endpoint: str, as_json: bool, timeout: float, relay: bool, **ours: str) -> None:
     """Ask the syncer at ENDPOINT (HOST:PORT, its net.port) how its run stands; through a relay, too.
 
     A learner's steps are those of its present process. Exit code 3: nobody answers.
@@ -37,7 +36,7 @@ def status(
     from zdiloco.errors import ConfigError
     from zdiloco.node.query import Query
 
-    with Query(net_of(endpoint, keys=keys, server_key=server_key)) as query:
+    with Query(net_of(endpoint, **ours)) as query:
         answer = query.ask(timeout, relay=relay)
     if relay and "relay" not in answer:
         raise ConfigError(f"ENDPOINT is {endpoint!r}: a syncer answers there, no relay; leave --relay away")

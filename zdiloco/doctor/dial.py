@@ -17,6 +17,7 @@ from zdiloco.doctor.lines import About, Ask, Clock, Took, line_of
 from zdiloco.doctor.streams import Lines, drain, pour, ready
 from zdiloco.errors import MalformedFrame
 from zdiloco.node.clock import monotonic
+from zdiloco.node.params import NetParams
 from zdiloco.node.sockets import Road
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
@@ -68,13 +69,15 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialled:
-    """Where to, how long an answer may take, and how much may be sent for a measurement, each way."""
+    """Where to, how long an answer may take, and how much may be sent for a measurement, each way. `net`: its keys, if
+    there are any, let us in."""
 
     host: str
     port: int
     timeout_s: float = 5.0
     most_bytes: int = 2**25
     most_s: float = 3.0
+    net: NetParams = field(default_factory=NetParams)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ files. What nobody measured is said to be unknown.
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zdiloco.doctor.clock import Skew, judge_clock, skew_of, wall
@@ -141,7 +141,7 @@ def _doctor(road: _Road, to: Dialled, probes: Probes) -> None:
 def _living(road: _Road, to: Dialled, probes: Probes) -> None:
     """A run is at work there: it tells who it is, and the time."""
     began = monotonic()
-    about = probes.ask(NetParams(connect=to.host, port=to.port), to.timeout_s)
+    about = probes.ask(replace(to.net, connect=to.host, port=to.port), to.timeout_s)
     took_s = monotonic() - began
     road.versions, road.refused = about.versions, about.refused
     with suppress(OSError):  # it has just gone: then nothing is known

@@ -74,6 +74,10 @@ class Allowed:
         """Whose key this is; empty: a stranger's."""
         return self._names.get(key, "")
 
+    def only_joins(self, key: str) -> bool:
+        """Whether this key is an invitation's."""
+        return self.entries[self.name_of(key)].rights == (Right.JOIN,)
+
     def over(self, today: datetime.date) -> set[str]:
         """The names whose entry has expired."""
         return {name for name, entry in self.entries.items() if entry.expires and today > entry.expires}
@@ -111,15 +115,26 @@ def _follows(message: object) -> bool:
     return isinstance(message, OF_WATCHERS) or (isinstance(message, Hello) and message.watching)
 
 
-def load_allowed(place: Path, invited: Mapping[str, Entry] | None = None) -> Allowed:
-    """Read the file, and put `invited` beside it, which need not be there then. Raises ConfigError naming the file and
-    the entry; also where nobody is in it."""
-    tree = _tree(place) if place.exists() or not invited else {}
-    if not tree and not invited:
+def load_allowed(
+    place: Path, invited: Mapping[str, Entry] | None = None, *, unlisted: bool = True, nobody: bool = False
+) -> Allowed:  # fmt: skip
+    """Read the file, and put `invited` beside it. Where it never was (`unlisted`) it need not be there if somebody is
+    invited, or if `nobody` may be, since all of them were withdrawn. Raises ConfigError naming the file and the entry;
+    also where nobody is in it, and may not be."""
+    may_be_missing = unlisted and bool(invited or nobody)
+    tree = _tree(place) if place.exists() or not may_be_missing else {}
+    if not (tree or invited or nobody):
         raise ConfigError(f"{place}: nobody is in it; it wants a table [NAME] with a key for each who may connect")
-    entries = {**(invited or {}), **{name: _entry(place, name, table) for name, table in tree.items()}}
+    return beside({name: _entry(place, name, table) for name, table in tree.items()}, invited or {}, place)
+
+
+def beside(listed: Mapping[str, Entry], invited: Mapping[str, Entry], place: Path) -> Allowed:
+    """Those of the list at `place`, and who was invited, unless the list has the name or the key. Raises ConfigError
+    where two have the same key."""
+    keys = {key for entry in listed.values() for key in entry.keys}
+    others = {name: entry for name, entry in invited.items() if name not in listed and keys.isdisjoint(entry.keys)}
     try:
-        return allowed_of(entries)
+        return allowed_of({**others, **listed})
     except ValueError as error:
         raise ConfigError(f"{place}: {error}") from error
 

@@ -145,7 +145,8 @@ class Connections:
         with made:
             try:
                 made.getpeername()
-                ours = bool(made.getsockname()[1] == each.port)  # else its number is another one's by now
+                is_tcp = made.family != socket.AF_UNIX  # its number may be another one's by now
+                ours = is_tcp and bool(made.getsockname()[1] == each.port)
                 if ours and really:
                     made.shutdown(socket.SHUT_RDWR)
             except OSError:

@@ -16,14 +16,14 @@ import zmq
 from zmq.utils import z85
 
 from zdiloco.errors import ConfigError
-from zdiloco.node.allowed import Allowed, Right, allowed_of, load_allowed
+from zdiloco.node.allowed import Allowed, Entry, Right, allowed_of, beside, load_allowed
 from zdiloco.node.invited import accept, load_invited, state_of
 from zdiloco.node.keys import Keys, is_key
 from zdiloco.node.params import NetParams
 
 log = logging.getLogger(__name__)
 
-DOMAIN = b"zdiloco"
+DOMAIN, CAST_DOMAIN = b"zdiloco", b"zdiloco.cast"
 ZAP, VERSION = "inproc://zeromq.zap.01", b"1.0"
 MOST_TOLD = 1000
 """Strangers whose turning away is logged, each once a day until the list changes."""
@@ -48,7 +48,9 @@ class Guard:
         """Raises ConfigError where the file at `place` is not right."""
         self.keys, self._place, self._today, self._invited = keys, place, today, invited
         self._state, self._gone, self._expected = 0, set[str](), ""
+        self._listed: dict[str, Entry] = {}
         self.allowed = self._load()
+        self._unlisted = invited is not None and not place.exists()
         self.strangers: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
         self._day = self._told_on = today()
@@ -56,17 +58,34 @@ class Guard:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(ZAP)
 
-    def _load(self) -> Allowed:
+    def _load(self, *, unlisted: bool = True, nobody: bool = False) -> Allowed:
         if self._invited is None:
             return load_allowed(self._place)
         self._state = state_of(self._invited)
-        return load_allowed(self._place, load_invited(self._invited))
+        invited = load_invited(self._invited)
+        found = load_allowed(self._place, invited, unlisted=unlisted, nobody=nobody)
+        self._listed = {name: entry for name, entry in found.entries.items() if invited.get(name) != entry}
+        return found
+
+    def _look_for_invited(self) -> bool:
+        """Read anew who was invited, and nothing else: a list that is being written would put everybody out. Returns
+        whether that could be read."""
+        assert self._invited is not None
+        before, self._state = self.allowed, state_of(self._invited)
+        try:
+            found = beside(self._listed, load_invited(self._invited), self._place)
+        except ConfigError as error:
+            log.error("who was invited stays as it is why=%r", str(error))
+            return False
+        self._gone |= {name for name, entry in before.entries.items() if found.entries.get(name) != entry}
+        self.allowed = found
+        return True
 
     def reload(self) -> set[str]:
         """Read the files anew; returns the names whose key is no longer good. A wrong file changes nothing, and is
         logged."""
         try:
-            found = self._load()
+            found = self._load(unlisted=self._unlisted, nobody=self._unlisted and not self._place.exists())
         except ConfigError as error:
             log.error("who may connect stays as it is why=%r", str(error))
             return set()
@@ -93,6 +112,11 @@ class Guard:
         entry = self.allowed.entries[name]
         if key in entry.keys:
             return ""
+        if self._invited and self._state != state_of(self._invited):
+            if not self._look_for_invited():
+                return "the syncer cannot look up its invitations now"
+            if self.allowed.entries.get(name) != entry:
+                return f"this invitation of {name} is void: there is another one, or it was withdrawn"
         if self._invited is None or Right.JOIN not in entry.rights:
             return f"{name} has joined already"
         if not is_key(key) or self.allowed.name_of(key):
@@ -103,7 +127,7 @@ class Guard:
             log.error("%s cannot join, its key cannot be kept why=%r", name, str(error))
             return "the syncer cannot keep its key now"
         self.allowed = allowed_of(entries)
-        self._state = state_of(self._invited)
+        self._told.clear()
         log.info("%s has joined by its invitation", name)
         return ""
 
@@ -117,14 +141,16 @@ class Guard:
             self.socket.send_multipart(self._answer(request))
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
-        version, number, _, address, _, mechanism, *credentials = request
+        version, number, domain, address, _, mechanism, *credentials = request
         why, key = "it brings no key", ""
         if mechanism == b"CURVE" and len(credentials) == 1:
             key = z85.encode(credentials[0]).decode()
             why = self.allowed.why_not(key, self._today())
             if why and self._invited and self._state != state_of(self._invited):  # it may be invited since
-                self._gone |= self.reload()
+                self._look_for_invited()
                 why = self.allowed.why_not(key, self._today())
+        if not why and domain == CAST_DOMAIN and self.allowed.only_joins(key):
+            why = f"{self.allowed.name_of(key)} was invited and has not joined yet: nothing is published to it"
         if why and not (key and key == self._expected):
             self._turned_away(address.decode("ascii", "replace"), why)
         code, text = (b"400", b"not allowed") if why else (b"200", b"OK")
@@ -168,11 +194,11 @@ class Guard:
         """Let nobody in any more; before the context ends."""
         self.socket.close(0)
 
-    def options(self) -> dict[int, int | bytes]:
-        """What makes a socket a server behind this door."""
+    def options(self, *, cast: bool = False) -> dict[int, int | bytes]:
+        """What makes a socket a server behind this door; `cast`: one that publishes."""
         return {
-            zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: self.keys.own.secret, zmq.ZAP_DOMAIN: DOMAIN,
-            zmq.ZAP_ENFORCE_DOMAIN: 1,
+            zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: self.keys.own.secret,
+            zmq.ZAP_DOMAIN: CAST_DOMAIN if cast else DOMAIN, zmq.ZAP_ENFORCE_DOMAIN: 1,
         }  # fmt: skip
 
 

@@ -83,4 +83,5 @@ def from_line(line: str) -> Invitation:
 
 
 def _wrong(why: str) -> NoReturn:
-    raise ConfigError(f"this is not the whole line that zdiloco invite has printed: {why}") from None
+    what = f"this is not the whole line that zdiloco invite has printed: {why}"
+    raise ConfigError(f"{what}; copy all of it, or ask for another one") from None

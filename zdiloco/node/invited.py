@@ -18,6 +18,8 @@ from zdiloco.node.keys import Pair
 from zdiloco.rundir.disk import Disk
 
 FOLDER, SUFFIX = "invited", ".toml"
+SERVER = "syncer"
+"""Under which name who joins keeps the syncer's public key."""
 MOST = 10_000
 
 
@@ -36,7 +38,7 @@ def invite(folder: Path, name: str, expires: datetime.date) -> Pair:
     Raises ConfigError where this name has joined already, or the file cannot be written.
     """
     check_name(name, "the name that is invited")
-    if name in (ASKS, Right.RELAY):
+    if name in (ASKS, Right.RELAY, SERVER):
         raise ConfigError(f"the name {name!r} is the house's own; choose another one")
     place = folder / f"{name}{SUFFIX}"
     if place.exists() and Right.JOIN not in load_entry(place, name).rights:
@@ -62,7 +64,8 @@ def withdraw(folder: Path, name: str) -> None:
     try:
         (folder / f"{name}{SUFFIX}").unlink()
     except OSError as error:
-        raise ConfigError(f"{name} cannot be withdrawn: {folder}/{name}{SUFFIX}: {error.strerror}") from error
+        where = f"{folder}/{name}{SUFFIX}: {error.strerror}"
+        raise ConfigError(f"{name} was not invited ({where}); who is in net.allowed is taken out there") from error
 
 
 def state_of(folder: Path) -> int:

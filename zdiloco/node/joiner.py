@@ -16,6 +16,7 @@ from zdiloco.node.clock import Clock, monotonic
 from zdiloco.node.dialler import Dialler
 from zdiloco.node.entrance import Entrance
 from zdiloco.node.invitation import Invitation
+from zdiloco.node.invited import SERVER
 from zdiloco.node.keys import SECRET, Keys, Pair, load_pair, make_pair, save_public
 from zdiloco.node.loop import Loop
 from zdiloco.node.params import NetParams
@@ -26,12 +27,12 @@ from zdiloco.units import MemberKey
 from zdiloco.wire.invitations import Join, Joined
 
 ASK_AGAIN_S = 1.0
-SERVER = "syncer"
-"""Under which name the syncer's public key is kept."""
+NOT_IN = "does not let this key in"
+"""What an entrance says where the key is what is wrong."""
 
 
 class Joiner:
-    """One attempt with one key. `ask` may be called once."""
+    """One attempt with one key. `ask` may be called once. `why`: it does not let us in, in its own words."""
 
     def __init__(self, invitation: Invitation, pair: Pair, clock: Clock = monotonic) -> None:
         check_library()
@@ -46,6 +47,7 @@ class Joiner:
         self._key = MemberKey(invitation.name, new_incarnation())
         self._question = Join(key="")
         self._answer: Joined | Unwelcome | None = None
+        self.why = ""
         self._asked_at = float("-inf")
         self._ends = float("inf")
 
@@ -60,11 +62,11 @@ class Joiner:
             while self._answer is None and self._clock() < self._ends:
                 self._loop.step(self)
                 self._roads.check_version()
-                if self._dialler.why_refused():
+                if why := self._dialler.why_refused():
+                    self.why = why
                     return None
         finally:
-            self._context.destroy(0)  # with every socket of it
-            self._wake.close()
+            self.close()
         if self._answer is None:
             place = f"{self._net.connect}:{self._net.port}"
             raise LinkError(f"no syncer answers at {place} within {timeout_s:g} s: does it run, can it be reached?")
@@ -72,11 +74,17 @@ class Joiner:
             raise ConfigError(f"the syncer does not take this machine: {self._answer.text}")
         return self._answer
 
+    def close(self) -> None:
+        """Hang up; `ask` does so at its end."""
+        self._context.destroy(0)  # with every socket of it
+        self._wake.close()
+
     # ---- what the loop brings
 
     def on_message(self, key: MemberKey, message: Any, now: float) -> None:
         """A control message came in."""
-        if isinstance(message, Joined | Unwelcome):
+        said_no = isinstance(message, Unwelcome) and message.fatal
+        if isinstance(message, Joined) or (said_no and self._answer is None):  # asked twice, it may be told both
             self._answer = message
 
     def on_chunk(self, key: MemberKey, chunk: Any, payload: memoryview, now: float) -> None:
@@ -104,9 +112,12 @@ def join(invitation: Invitation, keys: Path, timeout_s: float) -> Joined:
     own = load_pair(keys, invitation.name)
     save_public(keys, SERVER, invitation.server)
     for pair in (invitation.pair, own):
-        answer = Joiner(invitation, pair).ask(own.public, timeout_s)
+        joiner = Joiner(invitation, pair)
+        answer = joiner.ask(own.public, timeout_s)
         if answer:
             return answer
+        if NOT_IN not in joiner.why:  # it has another key by now, or none
+            raise ConfigError(f"{joiner.why}; the invitation may be an old one")
     raise ConfigError(
         f"{invitation.host}:{invitation.port} does not take this invitation of {invitation.name}: it was used "
         "elsewhere, has expired or was withdrawn; ask for another one (zdiloco invite)"

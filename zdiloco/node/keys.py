@@ -103,7 +103,14 @@ def keys_of(net: NetParams, name: str, *, dials: bool = True) -> Keys | None:
     return Keys(own, load_public(folder, net.server_key) if dials else own.public)
 
 
+def _check_entered(folder: Path) -> None:
+    """Raise ConfigError where there is such a folder, and it is not ours to look into."""
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"net.keys {folder} cannot be read by this user: run this as root, or as whoever owns it")
+
+
 def _only_one(folder: Path) -> str:
+    _check_entered(folder)
     names = sorted(each.name.removesuffix(SECRET) for each in folder.glob(f"*{SECRET}"))
     if len(names) != 1:
         there = f"there are {', '.join(names)}" if names else "there is none: zdiloco keygen makes one"
@@ -125,6 +132,7 @@ def _read(place: Path, missing: str) -> tuple[bytes, bytes]:
     except FileNotFoundError as error:
         raise ConfigError(missing) from error
     except OSError as error:
+        _check_entered(place.parent)
         if not place.exists():
             raise ConfigError(missing) from error
         raise ConfigError(f"{place} cannot be read ({error.strerror})") from error

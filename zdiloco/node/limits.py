@@ -29,6 +29,8 @@ LEAST_CHUNK = 1024
 LOUD_FRAMES = 1000
 """After so many frames that were not read a banned peer is hung up on; a learner says fewer in a ban of a minute."""
 MOST_ACCOUNTS = 4096
+MOST_WINDOWS = 64
+"""Windows that may be under way at once, four times over: what was asked for must be taken however it comes."""
 MOST_SHOWN = 100
 """Accounts whose dropped messages a status names."""
 
@@ -96,7 +98,7 @@ class Limits:
         self._release_at = float("inf")
         self.dropped: Counter[str] = Counter()
         self._words = _words(net.messages_per_s, now)
-        self._chunks = _chunks(net.unasked_bytes_per_s, net.window_bytes, now)
+        self._chunks = _chunks(net.unasked_bytes_per_s, MOST_WINDOWS * net.window_bytes, now)
 
     # ---- what comes
 

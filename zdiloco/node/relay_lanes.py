@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import zmq
+
 from zdiloco.core.machine import SYNCER
 from zdiloco.node.clock import Clock
 from zdiloco.node.counts import Counts
@@ -93,7 +95,11 @@ class Lanes:
         """The lane of a learner, made now if it has none; None: there is no room for it."""
         lane = self._lanes.get(key)
         if lane is None and self._has_room(key, now):
-            lane = self._lanes[key] = self._lane(key, now)
+            try:
+                lane = self._lanes[key] = self._lane(key, now)
+            except zmq.ZMQError as error:  # no socket, or no descriptor, is free at this moment
+                self._turn_away(key, error.strerror or str(error))
+                return None
             self._turned_away.discard(key.name)
             self.opened(lane)
         return lane
@@ -109,10 +115,13 @@ class Lanes:
             self.close(strange, "its place is needed")
         if len(self._lanes) < most or may_come_beside(self, key, most):
             return True
-        if key.name not in self._turned_away and len(self._turned_away) < most:
-            self._turned_away.add(key.name)
-            log.warning("learner is turned away name=%s why='relay.most_learners is %d'", key.name, most)
+        self._turn_away(key, f"relay.most_learners is {most}")
         return False
+
+    def _turn_away(self, key: MemberKey, why: str) -> None:
+        if key.name not in self._turned_away and len(self._turned_away) < self.params.most_learners:
+            self._turned_away.add(key.name)
+            log.warning("learner is turned away name=%s why=%r", key.name, why)
 
     def sweep(self, now: float) -> None:
         """Close the lanes of those that are gone."""

@@ -6,6 +6,8 @@ Rule: they are those of a syncer on one side and of a learner on the other, opti
 import resource
 from functools import partial
 
+import zmq
+
 from zdiloco.errors import ConfigError
 from zdiloco.node.clock import Clock
 from zdiloco.node.dialler import Dialler
@@ -47,7 +49,11 @@ def region_again(context: Context, net: NetParams, roads: Roads, clock: Clock) -
 def lane_roads(context: Context, entrance: Entrance, key: MemberKey) -> Roads:
     """Dial control and bulk upstream under the identity of a learner, in as many stripes as it would itself."""
     roads = Roads({}, server=False)
-    Dialler(roads, context, entrance).dial_lane(key)
+    try:
+        Dialler(roads, context, entrance).dial_lane(key)
+    except zmq.ZMQError:
+        roads.close(0)
+        raise
     return roads
 
 

@@ -22,6 +22,7 @@ from zdiloco.node.reading import Arrival, Frames, Reader
 from zdiloco.node.sockets import Road, identity_of
 from zdiloco.units import MemberKey
 from zdiloco.wire.encoding import encode
+from zdiloco.wire.invitations import Join
 from zdiloco.wire.outbox import ChunkOut
 from zdiloco.wire.stripes import Stripes
 from zdiloco.wire.transfer import Credit
@@ -30,7 +31,7 @@ CONTROL_WAITING = 256
 """Most control messages that wait for one peer; above it the oldest is dropped."""
 MOST_CHUNKS = 1024
 """Chunks that may wait for one peer before its credits are passed over: it reads nothing, and asks for ever more."""
-NEWEST_ONLY = (Hello, Heartbeat, Receipt, Report, StatusQuery)
+NEWEST_ONLY = (Hello, Heartbeat, Join, Receipt, Report, StatusQuery)
 """What says how things are now: of those that wait, only the last one is worth sending."""
 
 

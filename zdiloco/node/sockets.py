@@ -40,7 +40,7 @@ BULK_HWM = 256
 """Chunks to one peer; the window of a transfer (8 MiB of 1 MiB chunks) times the transfers under way stays below."""
 STRIPE_BYTES = 2**21
 """What waits to be sent on one of several stripes: so little that one that is held up is soon passed over."""
-REBIND_S = 2.0
+REBIND_S = 10.0
 MOST_TOLD = 1000
 """Words about subscriptions that are taken in at once."""
 MOST_HWM = 2**20
@@ -147,7 +147,7 @@ def stripe_marks(road: Road, params: NetParams) -> Mapping[int, int]:
     return {zmq.SNDHWM: min(BULK_HWM, max(2, STRIPE_BYTES // params.chunk_bytes))}
 
 
-SUBSCRIPTIONS: Mapping[int, int] = {zmq.MAXMSGSIZE: MAX_CONTROL_FRAME}  # of a publisher that tells who subscribes
+SUBSCRIPTIONS: Mapping[int, int] = {zmq.MAXMSGSIZE: 1024}  # of what listeners say: a prefix costs 50 times its size
 
 
 def handshake(params: NetParams) -> Mapping[int, int]:
@@ -171,11 +171,15 @@ def serving(
     cast = road in (Road.CONTROL_CAST, Road.BULK_CAST)
     socket = context.socket((zmq.XPUB if tells else zmq.PUB) if cast else zmq.ROUTER)
     marks: Mapping[int, int] = {zmq.SNDHWM: hwm, zmq.RCVHWM: hwm} if hwm else {}
-    told = SUBSCRIPTIONS if tells else {}
+    told = SUBSCRIPTIONS if cast else {}
     _set(socket, EVERY, handshake(params), _ROAD[road], {} if cast else ROUTER, marks, stripe_marks(road, params), told)
-    _set(socket, guard.options() if guard else {})
-    if connections:
-        connections.follow(socket)
+    _set(socket, guard.options(cast=cast) if guard else {})
+    try:
+        if connections:
+            connections.follow(socket)
+    except zmq.ZMQError:
+        socket.close(0)
+        raise
     return _bound(socket, _endpoint(params.listen, params.port, road))
 
 
@@ -214,7 +218,7 @@ def bound_again(old: Socket, make: Callable[[], Socket], clock: Clock) -> Socket
     while True:
         try:
             return make()
-        except ConfigError:
+        except (ConfigError, zmq.ZMQError):  # nor may there be a descriptor for it at this moment
             if clock() > ends:
                 raise
             threading.Event().wait(0.005)
