@@ -81,7 +81,7 @@ def wrong_commands(text: str) -> list[str]:
 def _wrong_words(words: list[str]) -> list[str]:
     command: click.Command = cli
     for word in words:
-        if word.startswith("-"):
+        if word.startswith("-") and word != "-":  # which is standard input
             options = {text for parameter in command.params for text in parameter.opts}
             if word.split("=")[0] not in {*options, "--help", "-h"}:
                 return [f"{command.name} has no option {word}: {' '.join(words)}"]
