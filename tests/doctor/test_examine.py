@@ -27,6 +27,7 @@ from zdiloco.doctor.versions import Versions
 from zdiloco.node.params import NetParams, RelayParams
 from zdiloco.node.relay import RelayNode
 from zdiloco.node.syncer import SyncerNode
+from zdiloco.wire.frames import PROTOCOL
 
 pytestmark = pytest.mark.net
 HERE, THERE, WARN, FAIL = Side.HERE, Side.THERE, Verdict.WARN, Verdict.FAIL
@@ -85,7 +86,7 @@ def test_another_time_is_found(ahead_s: float, free_ports: Ports, tmp_path: Path
     ("versions", "wanted"),
     [
         (Versions(version="0.0.9", protocol=4, libzmq="4.3.5"), {("protocol", THERE): FAIL, ("version", THERE): WARN}),
-        (Versions(version="0.1.0", protocol=5, libzmq="4.3.1"), {("libzmq", THERE): FAIL}),
+        (Versions(version="0.1.0", protocol=PROTOCOL, libzmq="4.3.1"), {("libzmq", THERE): FAIL}),
     ],
 )
 def test_another_version_is_found(
