@@ -72,7 +72,9 @@ def the_wheel_is_the_package_and_nothing_else(place: pathlib.Path) -> None:
 def the_sdist_is_the_checkout_and_tests_itself(place: pathlib.Path, folder: pathlib.Path) -> None:
     """All that git has is in it; tests that need nothing but the files pass in it."""
     with tarfile.open(place) as sdist:
-        sdist.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Debian's Python 3.11 is older than it; later ones ask for it
+            sdist.extraction_filter = tarfile.data_filter
+        sdist.extractall(folder)
     root = folder / f"zdiloco-{VERSION}"
     held = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert tracked() - held == set()

@@ -147,7 +147,7 @@ def test_a_newcomer_takes_no_garbage_whoever_lends_it(
 ) -> None:
     """M-8: The liar has made most steps, so it is asked first; then the honest one is, and what it lends is taken."""
     monkeypatch.setattr(learner_loans, "CODEC", "fp32")
-    monkeypatch.setattr("zdiloco.core.loans.CARRY_S", 1.0)
+    monkeypatch.setattr("zdiloco.core.loans.CARRY_S", 4.0)  # an honest loan may take a second
     liar = BadLender(scene, spoiled(scene, how))
     try:
         scene.run.until(lambda: scene.trainers[0].steps > 20, "steps of the honest one")

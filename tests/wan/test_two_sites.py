@@ -259,10 +259,12 @@ def take_out(reader: Reader, started: dict[str, Any]) -> dict[str, Any]:
     reader.ends("beta: learner", 2)
     for block in then:
         reader.block(block)
-    back = reader.status_when("beta with its new key", both_merged)
-    old, now = live(started), live(back)
-    assert now["alpha-0"] == old["alpha-0"]
-    assert now["beta-0"] != old["beta-0"]
+    old = live(started)
+    back = reader.status_when(  # for a moment the old process is not missed yet
+        "beta with its new key",
+        lambda status: both_merged(status) and live(status)["beta-0"] != old["beta-0"],
+    )
+    assert live(back)["alpha-0"] == old["alpha-0"]
     return back
 
 

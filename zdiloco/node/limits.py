@@ -248,7 +248,7 @@ class Limits:
     def status(self, now: float) -> dict[str, Any]:
         """What was dropped by reason, in all and by account, and who is banned: for a status."""
         out = [(who, ban) for who, ban in self._bans.items() if not ban.over]
-        busy = [(who, each.dropped) for who, each in reversed(self._accounts.items()) if each.dropped]
+        busy = [(who, each.dropped) for who, each in reversed(list(self._accounts.items())) if each.dropped]
         return {
             "dropped": dict(self.dropped),
             "over": [{"name": who, **counts} for who, counts in busy[:MOST_SHOWN]],
