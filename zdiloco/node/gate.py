@@ -58,8 +58,8 @@ class Gate:
         relays = entry is not None and Right.RELAY in entry.rights
         if relays and key.name == Right.RELAY:
             return Sender(owner, key, self._who.get(key, owner) == owner)  # its number is another relay's, or nobody's
+        who = f"{owner}/{key.name}" if relays else owner
         proven = key.name == ASKS or (entry is not None and entry.relays(key.name))
-        who = f"{owner}/{key.name}" if relays and proven else owner
         return Sender(who, key if proven else MemberKey(owner, key.incarnation), proven)
 
     def admits(self, sender: Sender, road: Road, frames: Sequence[Any]) -> bool:
