@@ -6,6 +6,7 @@ Rule: what a test does not name does not matter to it.
 from typing import Any
 
 from zdiloco.core import messages as w
+from zdiloco.core.machine import Fetch, Send
 from zdiloco.core.membership import Member, MemberState
 from zdiloco.core.params import SyncParams
 from zdiloco.core.progress import Held
@@ -16,6 +17,16 @@ EPOCH, NEXT_EPOCH = Epoch(1, 500), Epoch(2, 400)
 BODY = w.Body(transfer="c/0/1", nbytes=1000, chunk_bytes=1 << 20, digest=5)
 FAST = SyncParams(sync_period=8, report_every_s=0.5)
 """H = 8, and steps are extrapolated for one second."""
+
+
+def hello(key: MemberKey, stamps: tuple[Stamp, ...] = (), **other: Any) -> w.Hello:
+    """What this process says first."""
+    return w.Hello(name=key.name, incarnation=key.incarnation, stamps=stamps, **other)
+
+
+def messages(actions: list) -> list:
+    """Of whom each message is that is sent or fetched, and its class."""
+    return [(a.key, type(a.message).__name__) for a in actions if isinstance(a, Send | Fetch)]
 
 
 def contribution(seq: int = 1, after: int = 0, epoch: Epoch = EPOCH, **other: Any) -> w.Contribution:

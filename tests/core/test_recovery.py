@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.core.samples import ANN, BOB, BODY, EVE
+from tests.core.samples import ANN, BOB, BODY, EVE, hello, messages
 from zdiloco.core import start
 from zdiloco.core.bounds import MAX_EPOCH
 from zdiloco.core.machine import (
@@ -23,7 +23,6 @@ from zdiloco.core.messages import (
     Handback,
     HandbackRequest,
     Heartbeat,
-    Hello,
     Message,
 )
 from zdiloco.core.params import SyncParams
@@ -34,14 +33,6 @@ from zdiloco.units import Epoch, MemberKey, Merged, Stamp
 
 P, T = SyncerPhase, SyncerTurn
 OLD, NEW = Epoch(3, 77), Epoch(4, 11)
-
-
-def hello(key: MemberKey, stamps: tuple[Stamp, ...] = (), **other: object) -> Hello:
-    return Hello(name=key.name, incarnation=key.incarnation, stamps=stamps, **other)
-
-
-def messages(actions: list) -> list:
-    return [(a.key, type(a.message).__name__) for a in actions if isinstance(a, Send | Fetch)]
 
 
 def recovery() -> Recovery:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.core.samples import ANN, BOB, BODY, EVE
+from tests.core.samples import ANN, BOB, BODY, EVE, hello, messages
 from zdiloco.core.machine import (
     Fetch,
     Note,
@@ -11,23 +11,14 @@ from zdiloco.core.machine import (
 )
 from zdiloco.core.messages import (
     Donate,
-    Hello,
     InitialOffer,
     LayoutOffer,
 )
 from zdiloco.core.start import TABLE, Donation, SyncerPhase, SyncerTurn
-from zdiloco.units import Epoch, MemberKey, Stamp
+from zdiloco.units import Epoch
 
 P, T = SyncerPhase, SyncerTurn
 OLD, NEW = Epoch(3, 77), Epoch(4, 11)
-
-
-def hello(key: MemberKey, stamps: tuple[Stamp, ...] = (), **other: object) -> Hello:
-    return Hello(name=key.name, incarnation=key.incarnation, stamps=stamps, **other)
-
-
-def messages(actions: list) -> list:
-    return [(a.key, type(a.message).__name__) for a in actions if isinstance(a, Send | Fetch)]
 
 
 ROADS = {
